@@ -5,6 +5,7 @@ Questions from the hub are read by the library that reads it, from folders laid 
 
 import gzip
 import json
+import re
 from functools import partial
 
 import pytest
@@ -102,19 +103,93 @@ def test_items_are_in_the_order_of_their_idx_without_repetition(tmp_path):
     assert len(read_items(BENCHMARKS["mawps"], tmp_path, limit=2)) == 2
 
 
+def boxed(solution):
+    """What stands in the last box of a solution; another reader than the product's."""
+    opening = re.compile(r"\\f?boxed\s*(?=[{\d])")
+    behind = solution[[*opening.finditer(solution)][-1].end() :]
+    if behind[0] != "{":
+        return behind[0]
+    for stop in range(1, len(behind) + 1):
+        if behind[:stop].count("{") == behind[:stop].count("}"):
+            return behind[1 : stop - 1]
+    raise AssertionError(f"a box that does not end: {solution}")
+
+
+def in_file(name, path):
+    """By idx: the gold answer of each record of LaTeX, as its file writes it; no others."""
+    if BENCHMARKS[name].read.__name__ != "_math":
+        return {}
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as lines:
+        records = list(map(json.loads, lines))
+    return {
+        record.get("idx", index): record.get("answer") or boxed(record["solution"])
+        for index, record in enumerate(records)
+    }
+
+
+# Answers of MATH that the harness's normalised spelling changes, so that they fail by math-verify.
+LOST = (189, 515, 526, 644, 1009, 1029, 1863, 1901, 1958, 1991, 2158, 2622, 2739, 2802, 2896, 3647)
+LOST += (3655, 3785, 3881, 4060, 4667, 4805, 4864, 4896)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("completion", ["right", ""])
 @pytest.mark.parametrize("files", ["ours", "real"])
 def test_golds_are_right_and_silence_is_wrong(data, files, completion):
+    """A completion says what the file says, not what the item was read into."""
     folder, wrong = data if files == "ours" else shared("benchmarks"), []
-    every = repeats(1, 16)  # of the items of real files
+    every = 1 if files == "ours" else repeats(1, 16)
     with Judge(seconds=30) as judge:
         for name, benchmark in BENCHMARKS.items():
-            for item in items(name, folder)[:: 1 if files == "ours" else every]:
-                verdict = judge.verdict(benchmark, item, completion and right(benchmark, item))
+            (path,) = (folder / benchmark.folder).glob("test.jsonl*")
+            stated = in_file(name, path)
+            for place, item in enumerate(items(name, folder)):
+                if place % every and not (name == "math" and item.index in LOST):
+                    continue
+                answer = completion and right(benchmark, item, stated.get(item.index))
+                verdict = judge.verdict(benchmark, item, answer)
                 if (verdict.harness_match, verdict.math_verify) != (bool(completion),) * 2:
                     wrong.append((name, item.index, item.stated, verdict))
     assert wrong == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("answer", "right", "wrong"),
+    [
+        ("m+2", "m+2", "2"),
+        (r"\sec x", r"\sec x", "x"),
+        (r"16\sqrt{3}\text{ cm}^2", r"16\sqrt3", r"\sqrt3"),
+    ],
+)
+def test_what_is_in_the_box_is_graded_by_math_verify(answer, right, wrong):
+    math = BENCHMARKS["math"]
+    item = math.item({"problem": "?", "solution": rf"So it is $\boxed{{{answer}}}$."}, 0)
+    assert item.stated == answer
+    with Judge() as judge:
+        found = [judge.verdict(math, item, rf"$\boxed{{{one}}}$") for one in (right, wrong)]
+    assert [verdict.math_verify for verdict in found] == [True, False]
+
+
+@pytest.mark.parametrize("record", [{"solution": ""}, {"solution": r"\boxed{2}", "answer": ""}])
+def test_a_record_of_math_states_its_answer(record):
+    with pytest.raises(ValueError, match="`solution` states no answer"):
+        BENCHMARKS["math"].item({"problem": "?", **record}, 0)
+
+
+def test_byte_order_marks_are_no_text(tmp_path):
+    """Of questions, worked examples and completions; a mark in the middle is left there."""
+    mark = "\ufeff".encode()
+    for name in ("plain", "marked"):
+        for path in write_benchmarks(tmp_path / name).rglob("*.*"):
+            path.write_bytes(mark * (name == "marked") + path.read_bytes())
+    for name, benchmark in BENCHMARKS.items():
+        plain, marked = (tmp_path / folder for folder in ("plain", "marked"))
+        assert items(name, marked) == items(name, plain)
+        assert read_examples(benchmark, marked).text == read_examples(benchmark, plain).text
+    file = tmp_path / "completions.jsonl"
+    file.write_bytes(mark + json.dumps({"idx": 0, "completion": "\ufeff2"}).encode())
+    assert [one.text for one in read_completions(file)[0]] == ["\ufeff2"]
 
 
 @pytest.mark.slow

@@ -13,12 +13,14 @@ from types import SimpleNamespace
 import pytest
 
 from chaos import repeats
+from odd_answers import LETTERS, ODD_ANSWERS
 
-pytest.importorskip("math_verify")
+math_verify = pytest.importorskip("math_verify")
 
 from vocagno.errors import InputError
 from vocagno.evaluation import judge as judge_module
-from vocagno.evaluation.benchmarks import BENCHMARKS
+from vocagno.evaluation.answers import normalized
+from vocagno.evaluation.benchmarks import BENCHMARKS, Item
 from vocagno.evaluation.judge import Judge
 
 pytestmark = pytest.mark.slow
@@ -122,6 +124,30 @@ def test_a_choice_that_begins_another_is_not_taken_for_it(choices):
             item = tabmwp.item({**TIMES, "choices": choices, "answer": gold}, 0)
             verdict = judge.verdict(tabmwp, item, f"So. The answer is {other}")
             assert not verdict.math_verify, (gold, other)
+
+
+def by_the_library(completion, gold):
+    """The verdict of math-verify alone, with its defaults but for its limits of time."""
+    parsed = [math_verify.parse(text, parsing_timeout=None) for text in (f"${gold}$", completion)]
+    return math_verify.verify(*parsed, timeout_seconds=None)
+
+
+def test_odd_answers_get_the_verdict_of_the_library():
+    """A difference has its reason in the table; a reason has a difference."""
+    wrong, count = [], 0
+    with Judge(seconds=30) as judge:
+        for gold, words, right, reason, answers in ODD_ANSWERS:
+            benchmark = BENCHMARKS["mmlu_stem"] if words == LETTERS else GSM8K if words else MATH
+            item = Item("?", gold, normalized(gold), words)
+            for answer in map(str.strip, answers.split("|")):
+                completion = f"The answer is {answer}"
+                ours = judge.verdict(benchmark, item, completion).math_verify
+                alone = by_the_library(completion, gold)
+                if (ours, alone) != (right, right is not bool(reason)):
+                    wrong.append((gold, answer, ours, alone))
+                count += 1
+    assert wrong == []
+    assert count >= 200
 
 
 def test_hostile_strings(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -14,6 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("lm_eval")
 
 import torch
+from filelock import FileLock
 from transformers import GenerationConfig
 
 from evaluation_data import RECORDS, right, write_benchmark, write_benchmarks
@@ -27,6 +29,7 @@ from warm_python import executable
 slow = pytest.mark.slow
 
 ASKED = Asked(Item("?", "2", "2"), "Question: ?", 10)
+ANSWER = "The answer is 2."
 VERDICT = Verdict(None, False, True, ("extract",))
 
 
@@ -35,13 +38,29 @@ def path(tmp_path):
     """A journal of one answer."""
     path = tmp_path / "gsm8k.jsonl"
     with Journal(path) as journal:
-        journal.add(ASKED, "The answer is 2.", VERDICT)
+        journal.add(ASKED, ANSWER, VERDICT)
     return path
 
 
 def test_a_verdict_is_read_again(path):
     with Journal(path) as journal:
         assert journal.verdict(ASKED) == VERDICT
+
+
+def test_a_journal_cut_at_any_byte_keeps_its_whole_lines(path):
+    """A kill may fall between the making of the file, a write and its end."""
+    first, other = path.read_bytes(), replace(ASKED, item=replace(ASKED.item, index=1))
+    with Journal(path) as journal:
+        journal.add(other, "é \n\u2028 2", VERDICT)
+    whole = path.read_bytes()
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        with Journal(path) as journal:
+            for asked, end in ((ASKED, len(first)), (other, len(whole))):
+                assert journal.verdict(asked) == (VERDICT if cut >= end else None)
+                if cut < end:
+                    journal.add(asked, "é \n\u2028 2" if asked is other else ANSWER, VERDICT)
+        assert path.read_bytes() == whole
 
 
 OTHER_TYPES = {"idx": True, "room": "10", "gold": None, "answer": 2, "math_verify": 1}
@@ -147,16 +166,26 @@ def test_answers_do_not_depend_on_where_it_was_killed(tmp_path, data, model):
         return [*map(str, words), "--batch_size", "3", "--out", str(tmp_path / out)]
 
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # the model is too small to share
-    subprocess.run(command("whole"), check=True, capture_output=True, env=alone)
-    process = subprocess.Popen(command("killed"), stderr=subprocess.DEVNULL, env=alone)
+
+    def completes(out):
+        done = subprocess.run(command(out), capture_output=True, text=True, env=alone, check=False)
+        assert done.returncode == 0, done.stderr
+
+    completes("whole")
+    errors = tmp_path / "stderr"
+    with errors.open("wb") as stderr:
+        process = subprocess.Popen(command("killed"), stderr=stderr, env=alone)
     journal = tmp_path / "killed" / "gsm8k.jsonl"
     while process.poll() is None and not (journal.is_file() and journal.read_bytes().count(b"\n")):
         time.sleep(0.05)
+    assert process.poll() is None, errors.read_text()
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    answered = journal.read_bytes()
+    # It ends before the copy that the server of warm_python.py made for it, which has the lock.
+    with FileLock(journal.parent / ".lock", timeout=60):
+        answered = journal.read_bytes()
     journal.write_bytes(answered + b'{"idx": 17, "prom')  # the line that was being written
-    subprocess.run(command("killed"), check=True, capture_output=True, env=alone)
+    completes("killed")
     assert journal.read_bytes().startswith(answered[: answered.rfind(b"\n") + 1])
     whole = lines(tmp_path / "whole" / "gsm8k.jsonl")
     assert len(whole) == 18

@@ -83,10 +83,15 @@ def write_benchmark(folder, name, records):
     return path
 
 
-def right(benchmark, item):
-    """A completion that gives the gold answer in the way of the worked examples."""
+def right(benchmark, item, stated=None):
+    """A completion that gives the gold answer in the way of the worked examples.
+
+    Args:
+        stated: the answer as the file writes it; by default as the item was read.
+    """
+    stated = item.stated if stated is None else stated
     if benchmark.choice:
-        return f"Because.\nFinal Answer: The final answer is ({item.stated})."
+        return f"Because.\nFinal Answer: The final answer is ({stated})."
     if benchmark.problem:
-        return f"Final Answer: The final answer is ${item.stated}$. I hope it is correct."
-    return f"So it is. The answer is {item.stated.removesuffix('.')}."
+        return f"Final Answer: The final answer is ${stated}$. I hope it is correct."
+    return f"So it is. The answer is {stated.removesuffix('.')}."

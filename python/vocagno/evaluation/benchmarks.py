@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -103,8 +104,11 @@ def _gsm8k(record: Record) -> Item:
 
 def _math(record: Record) -> Item:
     solution = _of(record, "solution")
-    gold = extracted(solution, choice=False)
-    return Item(_of(record, "problem"), record.get("answer") or gold or answer_part(solution), gold)
+    # The normalised answer is only for the harness: it lacks units, `m` and half of `\\sec x`.
+    stated = _of(record, "answer") if "answer" in record else answer_part(solution)
+    if not stated:
+        raise ValueError("`solution` states no answer")
+    return Item(_of(record, "problem"), stated, extracted(solution, choice=False))
 
 
 def _svamp(record: Record) -> Item:
@@ -319,6 +323,7 @@ def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         with opened(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 where = f"{path}, line {number}"
+                line = line.removeprefix(BOM_UTF8) if number == 1 else line
                 if line.strip():
                     yield where, json_object(line, where)
     except (OSError, EOFError, zlib.error) as error:
@@ -362,7 +367,7 @@ def read_examples(benchmark: Benchmark, data: Path) -> Examples:
     for path in (data / name, data.absolute().parent / name):
         if path.is_file():
             try:
-                return Examples(path.read_text(encoding="utf-8").strip(), str(path))
+                return Examples(path.read_text(encoding="utf-8-sig").strip(), str(path))
             except UnicodeDecodeError as error:
                 raise BenchmarkError(f"{path}: not UTF-8 ({error})") from error
     if benchmark.prompt not in _CARRIED:

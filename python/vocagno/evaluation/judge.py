@@ -106,24 +106,44 @@ def _bound_memory(mebibytes: int) -> None:
 def _verify(completion: str, stated: str, words: list[str] | None) -> bool:
     """Whether the math-verify library finds the gold answer in the completion.
 
-    It reads a letter only without brackets, and misreads `3/10.` with its trailing point. So the
-    completion loses its last point, and words such as `2:35 P.M.` lose theirs with it, unless one
-    of them would then begin another.
+    It misreads `3/10.` with its trailing point, so the completion loses its last point.
     """
     import math_verify as library
 
-    completion = _BRACKETED.sub(r"\1", completion.removesuffix("."))
-    bare = [word.removesuffix(".") for word in words or ()]
-    if not any(one != other and other.startswith(one) for one in bare for other in bare):
-        words, stated = words and bare, stated.removesuffix(".") if words else stated
-    texts = library.StringExtractionConfig(strings=tuple(words or ()))
-    numbers = (library.LatexExtractionConfig(), library.ExprExtractionConfig())
-    chosen = (texts,) if words else numbers
-    gold = f"The answer is {stated}" if words else f"${stated}$"
     # The library's own limits are signals, which cannot interrupt sympy's large powers.
-    found = library.parse(completion, chosen, parsing_timeout=None)
-    wanted = library.parse(gold, chosen, parsing_timeout=None)
-    return bool(library.verify(wanted, found, timeout_seconds=None))
+    def parse(text: str, *targets: Any) -> list[Any]:
+        return list(library.parse(text, targets, parsing_timeout=None))
+
+    completion = completion.removesuffix(".")
+    if words:
+        gold, found = _read_words(parse, completion, stated, words)
+    else:
+        targets = library.LatexExtractionConfig(), library.ExprExtractionConfig()
+        gold, found = parse(f"${stated}$", *targets), parse(completion, *targets)
+    return bool(library.verify(gold, found, timeout_seconds=None))
+
+
+def _read_words(
+    parse: Callable[..., list[Any]], completion: str, stated: str, words: list[str]
+) -> tuple[list[Any], list[Any]]:
+    """The gold answer and the completion's, of letters or words, as math-verify reads them.
+
+    It reads a letter only without brackets. Words such as `2:35 P.M.` lose their last point with
+    the completion, unless one of them would then begin another.
+    """
+    import math_verify as library
+
+    if set(words) <= set("ABCDE"):  # P(A) of a formula keeps its brackets
+        completion = _BRACKETED.sub(r"\1", completion)
+    bare, spoken = [word.removesuffix(".") for word in words], stated.removesuffix(".")
+    if any(one != other and other.startswith(one) for one in bare for other in bare):
+        bare, spoken = words, stated
+    texts, latex = library.StringExtractionConfig(tuple(bare)), library.LatexExtractionConfig()
+    gold = parse(f"The answer is {spoken}", texts) + parse(f"${stated}$", latex)
+    if r"\boxed" in completion:
+        return gold, parse(completion, texts, latex)
+    # LaTeX comes second: in "the answer is B because $x=2$" it would win.
+    return gold, parse(completion, texts) or parse(completion, latex)
 
 
 _BRACKETED = re.compile(r"\(([A-E])\)")

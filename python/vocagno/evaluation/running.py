@@ -54,9 +54,9 @@ def load(
     Raises: InputError for a model that cannot be loaded or has no tokenizer, or for a device that
         this machine lacks.
     """
-    from lm_eval.models.huggingface import HFLM
     from transformers import AutoTokenizer
 
+    from vocagno.evaluation.prompted import PromptedModel
     from vocagno.models.weights import causal_model
 
     device = checked_device(device)
@@ -71,7 +71,7 @@ def load(
     loaded = causal_model(model, "model", gguf_file=gguf_file, **options)
     with naming(f"model {model}"):
         tokenizer = AutoTokenizer.from_pretrained(model, gguf_file=gguf_file)
-        return HFLM(pretrained=loaded, tokenizer=tokenizer, batch_size=batch_size)
+        return PromptedModel(pretrained=loaded, tokenizer=tokenizer, batch_size=batch_size)
 
 
 def checked_device(device: str | None) -> str:

@@ -158,11 +158,11 @@ class Evaluation:
                     yield task.benchmark.name, one.item.index, completion
 
     def _lm(self, model: Any) -> Any:
-        from lm_eval.models.huggingface import HFLM
+        from vocagno.evaluation.prompted import PromptedModel
 
         logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of models that are there
         # It chooses a token for padding; the tokenizer that is saved keeps its own.
-        return HFLM(
+        return PromptedModel(
             pretrained=model,
             tokenizer=copy.deepcopy(self.tokenizer),
             batch_size=self.options.batch_size,
