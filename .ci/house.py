@@ -4,7 +4,8 @@ A bound is what the project has reached, not what it may grow to: a change that 
 takes it away elsewhere, and one that needs less lowers it. `make lint` runs this. Distributions
 across vocabularies took 1,660 lines of the package, 4 modules, and 1,820 lines of tests; stores on
 S3 394, 2 and 438; candidates in other trainers 191 and 154, and what reviewers found in them 46 and
-74.
+74; checks of what is loaded, graded and read, own rules and the gate by entropy 1,070, 2 and 1,590,
+which a change that makes room has to earn again.
 """
 
 import subprocess
@@ -17,10 +18,10 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 28_003,
-    "modules of python/vocagno": 129,
+    "lines of python/vocagno": 29_100,
+    "modules of python/vocagno": 131,
     "lines of research": 2_165,
-    "lines of tests": 30_615,
+    "lines of tests": 32_250,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,

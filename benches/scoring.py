@@ -3,7 +3,7 @@
     python benches/scoring.py throughput CORPUS --model FOLDER [--gguf FILE] [--documents 12]
     python benches/scoring.py throughput CORPUS --tokenizer qwen2.5.json.gz --shape qwen2.5-0.5b
     python benches/scoring.py memory
-    python benches/scoring.py candidates
+    python benches/scoring.py candidates [--shape gemma-3-270m]
     python benches/scoring.py all CORPUS --model FOLDER [--gguf FILE] --tokenizer qwen2.5.json.gz
 
 `throughput` times, in turn in one run and over the same batches: scoring from texts to a written
@@ -66,6 +66,18 @@ SHAPES = {
         "num_key_value_heads": 3,
         "tie_word_embeddings": True,
         "max_position_embeddings": 8_192,
+    },
+    "gemma-3-270m": {
+        "model_type": "gemma3_text",
+        "vocab_size": 262_144,
+        "hidden_size": 640,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 18,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 32_768,
     },
 }
 """Published sizes of models whose weights are drawn at random here."""
@@ -282,9 +294,10 @@ SAMPLED = 8
 
 def candidates(options: argparse.Namespace) -> dict:
     """Random ids: their candidates take more bytes, and longer to encode, than those of text."""
-    model = drawn_model(SHAPES["smollm2-135m"], torch.float32).eval().requires_grad_(False)
+    model = drawn_model(SHAPES[options.shape], torch.float32).eval().requires_grad_(False)
+    size = model.config.vocab_size
     draw = np.random.default_rng(0)
-    windows = [Window(draw.integers(0, 49_152, 513), 1) for _ in range(2)]
+    windows = [Window(draw.integers(0, size, 513), 1) for _ in range(2)]
     found = {}
     kept = {"without": (0, False), "with": (CANDIDATES, False), "sampled": (SAMPLED, True)}
     scorers = {
@@ -313,8 +326,8 @@ def candidates(options: argparse.Namespace) -> dict:
         for number, one in found[name].items()
     )
     figures = {
-        "model": "random, of the shape of smollm2-135m",
-        "vocabulary": 49_152,
+        "model": f"random, of the shape of {options.shape}",
+        "vocabulary": size,
         "candidates": CANDIDATES,
         "tokens": 2 * 512,
         "ratio": round(median(ratios), 3),
@@ -349,7 +362,7 @@ def everything(options: argparse.Namespace) -> Iterator[dict]:
     ):
         yield throughput(argparse.Namespace(**{**vars(options), **change}))
     yield memory(options)
-    yield candidates(options)
+    yield candidates(argparse.Namespace(**{**vars(options), "shape": "smollm2-135m"}))
 
 
 def main() -> None:
@@ -374,6 +387,7 @@ def main() -> None:
     command = commands.add_parser("candidates")
     command.set_defaults(run=candidates)
     command.add_argument("--repeats", type=int, default=7)
+    command.add_argument("--shape", choices=SHAPES, default="smollm2-135m")
     command = commands.add_parser("one-size")
     command.set_defaults(run=one_size)
     command.add_argument("vocabulary", type=int)

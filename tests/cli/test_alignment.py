@@ -123,9 +123,20 @@ def test_overlap_of_vocabularies(pair, cli, tokenizers):
     assert shares[1] == sum(piece in both for piece in theirs) / len(right)
     assert shares[0] > shared["string_share"]  # `▁the` is `Ġthe`
     assert found["corpus"] is None
+    assert found["buckets"]["refused"] is None
+    assert 0.99 < found["buckets"]["student_share"] <= 1
     printed = cli("overlap", *pair).out
     assert f"shared strings        {shared['shared_strings']:,}, " in printed
     assert f"{shares[1]:.1%} of the teacher's entries, {shares[0]:.1%} of the stu" in printed
+
+
+def test_overlap_says_whether_a_student_can_be_distilled(pair, cli, tokenizers, tmp_path):
+    assert "method: distill       can train this student" in cli("overlap", *pair).out
+    tokenizers["word-piece"].save(str(tmp_path / "wp.json"))
+    lossy = [pair[0], tmp_path / "wp.json"]
+    printed = cli("overlap", *lossy).out
+    assert "method: distill       of the ids with text " in printed
+    assert cli.json("overlap", *lossy)["buckets"]["refused"] in printed
 
 
 def test_overlap_on_a_corpus(pair, cli, tmp_path):

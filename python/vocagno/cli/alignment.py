@@ -119,7 +119,7 @@ def overlap(options: Any) -> dict[str, Any] | None:
     from vocagno.views.statistics import alignment_rates, vocabulary_overlap
 
     student, teacher = map(TokenSpans.from_pretrained, (options.student, options.teacher))
-    shared = vocabulary_overlap(student, teacher)
+    shared, joined = vocabulary_overlap(student, teacher), _joined(student, teacher)
     rates = None
     if options.corpus is not None:
         from vocagno.data.corpus import read_batches
@@ -130,6 +130,7 @@ def overlap(options: Any) -> dict[str, Any] | None:
             "student": student.name,
             "teacher": teacher.name,
             "vocabulary": shared.as_dict(),
+            "buckets": joined,
             "corpus": None if rates is None else rates.as_dict(),
         }
     rows = {
@@ -138,9 +139,33 @@ def overlap(options: Any) -> dict[str, Any] | None:
         "shared strings": f"{shared.shared_strings:,}, {shared.string_share:.2%} of the teacher's",
         "shared as bytes": f"{shared.teacher_byte_share:.1%} of the teacher's entries, "
         f"{shared.student_byte_share:.1%} of the student's",
+        "buckets": f"{joined['count']:,}, with {joined['student_share']:.2%} of the student's ids "
+        f"and {joined['teacher_share']:.2%} of the teacher's; at most "
+        f"{joined['largest_of_student']:,} and {joined['largest_of_teacher']:,} ids in one",
+        "method: distill": joined["refused"] or "can train this student",
     }
     print(in_columns(rows if rates is None else rows | _corpus_rows(rates)))
     return None
+
+
+def _joined(student: Any, teacher: Any) -> dict[str, Any]:
+    """The buckets of two tokenizers in numbers, and why `distill` refuses them; None if not."""
+    from vocagno.tokens.buckets import BucketError, buckets
+
+    made, refused = buckets(student, teacher), None
+    try:
+        made.check()
+    except BucketError as error:
+        refused = str(error)
+    (own, other), (most, most_others) = made.shares, made.sizes.max(0, initial=0).tolist()
+    return {
+        "count": made.count,
+        "student_share": own,
+        "teacher_share": other,
+        "largest_of_student": most,
+        "largest_of_teacher": most_others,
+        "refused": refused,
+    }
 
 
 def _corpus_rows(rates: Any) -> dict[str, str]:

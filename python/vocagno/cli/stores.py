@@ -50,6 +50,11 @@ def add_score(parser: Any) -> None:
     )
     parser.add_argument("--candidates", type=int, metavar="K", help="as teacher.candidates")
     parser.add_argument("--sampled", action="store_true", default=None, help="as teacher.sampled")
+    parser.add_argument(
+        "--student",
+        type=str | None,
+        help=f"with --candidates: check first that they can train this student: {TOKENIZER}",
+    )
     parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard", "also"})
 
 
@@ -84,8 +89,16 @@ def score(options: Any) -> dict[str, Any] | None:
     config = options.teacher
     named = {name: getattr(options, name) for name in ("candidates", "sampled")}
     config = replace(config, **{name: n for name, n in named.items() if n is not None})
+    teacher = ConfiguredTeacher(config, options.cache, local_device())
+    if options.student is not None:
+        from vocagno.tokens.buckets import buckets
+        from vocagno.tokens.token_spans import TokenSpans
+
+        words = "--student: names whom the candidates are for; add --candidates K"
+        require(config.candidates > 0, words)
+        student = TokenSpans.from_pretrained(options.student)
+        buckets(student, teacher.spans, cache=options.cache / "buckets").check()
     with terminable():
-        teacher = ConfiguredTeacher(config, options.cache, local_device())
         corpus_is_there = ":" in options.corpus or Path(options.corpus).exists()
         if config.model is not None and corpus_is_there:
             teacher.check()  # before the corpus is read, which may take long

@@ -18,7 +18,8 @@ _STATUS = Path("/proc/self/status")
 class Progress(AbstractContextManager["Progress"]):
     """The progress of some work, shown by one process.
 
-    Earlier work (`start`) counts as done, but not for the speed.
+    Earlier work (`start`) counts as done, but not for the speed. The speed is that up to the call
+    before: work that comes in batches is told of in many calls at once, after the time of all.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class Progress(AbstractContextManager["Progress"]):
         self._lines = show and not terminal
         self._start = self._done = start
         self._note = ""
-        self._began = self._last_line = time.monotonic()
+        self._began = self._last_line = self._before = time.monotonic()
         self._bar = tqdm(
             total=total,
             initial=start,
@@ -47,21 +48,21 @@ class Progress(AbstractContextManager["Progress"]):
         self._note = note = self._note if note is None else note
         self._bar.set_postfix_str(note, refresh=False)
         self._bar.update(done - self._done)
-        self._done = done
-        if self._lines and time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
-            self._last_line = time.monotonic()
-            self._line(note)
+        elapsed, speed = self._before - self._began, self._done - self._start
+        self._done, self._before = done, time.monotonic()
+        if self._lines and self._before - self._last_line > _SECONDS_BETWEEN_LINES:
+            self._last_line = self._before
+            left = elapsed * (self._total - done) / speed if self._total and speed else 0
+            self._line(note, left)
 
     def say(self, text: str) -> None:
         """Prints a line above the bar."""
         self._bar.write(text, file=sys.stderr)
 
-    def _line(self, note: str) -> None:
+    def _line(self, note: str, left: float = 0) -> None:
         words = [f"{self._name}: {self._amount()}"]
         words += [note] if note else []
-        elapsed, speed = time.monotonic() - self._began, self._done - self._start
-        if self._total and speed and self._done < self._total:
-            left = elapsed * (self._total - self._done) / speed
+        if left > 0:
             words.append(f"{timedelta(seconds=round(left))} left")
         print(", ".join(words), file=sys.stderr, flush=True)
 

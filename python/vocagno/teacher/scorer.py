@@ -132,9 +132,10 @@ class TransformersScorer:
         The device computes one batch while the host takes the previous one: losses are copied when
         they are ready, before the next pass.
         """
-        for begun, _ in pairwise(chain(map(self._begin, self.passes(windows)), [None])):
-            assert begun is not None
-            one_pass, waits = begun
+        begun: Iterator[Any] = map(self._begin, self.passes(windows))
+        if self.device.type == "cuda":  # elsewhere a pass is over when it has begun
+            begun = (first for first, _ in pairwise(chain(begun, [None])))
+        for one_pass, waits in begun:
             ends = np.cumsum(one_pass.counts)[:-1]
             parts = [np.split(wait(), ends) for wait in waits]
             for number, *of_one in zip(one_pass.numbers, *parts, strict=True):

@@ -28,10 +28,13 @@ from vocagno.tokens.id_texts import TokenizedTexts
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.tokens.tokenizer_files import TokenizerError, tokenized, unreadable
 
-MAX_SIZE = 16_384
+MAX_SIZE = 65_536
+"""Student ids of a bucket by default. The loss gathers all of them at each token with such a
+candidate, in about 0.13 us and 40 bytes each: 2 s and 0.7 GB for the least chunk of 256 tokens, if
+all have one. A teacher's ids cost nothing, so they are not limited."""
 LEAST_SHARE = 0.99
 
-_FORMAT = 1
+_FORMAT = 2
 """Of the files and of the definition: those of another one are not found in a cache."""
 _AT_ONCE = 16_384
 """Pieces that a tokenizer gets at once; an encoding takes about 1 kB."""
@@ -139,11 +142,11 @@ class Buckets:
     pieces: tuple[int, int]
     """Number of ids that stand for a text of their own, of the student and of the teacher."""
     max_size: int
-    """Ids of both sides that a bucket may have."""
+    """Ids of the student that a bucket may have."""
     dissolved: int
-    """Number of components with more ids; they are no buckets."""
+    """Number of components with more of them; they are no buckets."""
     largest: int
-    """Ids of the largest component, bucket or not."""
+    """Ids of the student in the component with most of them, bucket or not."""
     boundaries: Boundaries | None = None
     """Those of the two tokenizers. None if one of them does not keep the text (BERT, T5): all
     candidates are then taken for possible."""
@@ -160,11 +163,16 @@ class Buckets:
         return np.stack([np.bincount(ids[ids >= 0], minlength=self.count) for ids in sides], 1)
 
     @property
+    def shares(self) -> tuple[float, float]:
+        """Share of the ids with a text of their own that are in a bucket, of the student and of
+        the teacher."""
+        own, other = (np.count_nonzero(ids >= 0) for ids in (self.student, self.teacher))
+        return own / max(1, self.pieces[0]), other / max(1, self.pieces[1])
+
+    @property
     def share(self) -> float:
-        """Share of the ids with a text of their own that are in a bucket, on the side where it is
-        smaller."""
-        counts = (np.count_nonzero(ids >= 0) for ids in (self.student, self.teacher))
-        return min(count / max(1, of) for count, of in zip(counts, self.pieces, strict=True))
+        """The smaller one of `shares`."""
+        return min(self.shares)
 
     def check(self, least: float = LEAST_SHARE) -> None:
         """Refuses tokenizers that share too little. Of nine real ones (benches/buckets.py), `share`
@@ -173,11 +181,18 @@ class Buckets:
         Raises: BucketError if `share` is less than `least`.
         """
         if self.share < least:
+            own, other = self.shares
+            why = "tokenizers that change the text (BERT, T5) share too little"
+            if self.dissolved:
+                why = (
+                    f"{self.dissolved} sets of ids are no buckets, because they have more than "
+                    f"max_size={self.max_size:,} of the student's, the largest {self.largest:,} "
+                    "(vocagno.buckets takes another max_size; an id costs 40 bytes a token)"
+                )
             raise BucketError(
-                f"only {self.share:.2%} of the ids with text are in a bucket, expected at least "
-                f"{least:.2%}; {self.dissolved} components have more than max_size={self.max_size} "
-                f"ids, the largest {self.largest}. Raise max_size if there are such; if not, use "
-                "the teacher's losses: tokenizers that change the text (BERT, T5) share too little"
+                f"of the ids with text {own:.2%} of the student's and {other:.2%} of the teacher's "
+                f"are in a bucket, expected at least {least:.2%}: {why}. The others would count as "
+                "one; take another teacher, or a guidance.method that reads only its losses"
             )
 
     def agreement(self, student: TokenizedTexts, teacher: TokenizedTexts) -> Agreement:
@@ -259,17 +274,16 @@ def buckets(
     test_buckets.py) 4 % of the contexts of 81 pairs are such.
 
     Args:
-        max_size: ids of both sides that a bucket may have. A larger component is no bucket. The
-            largest of tokenizers that keep the text has 5,966 ids, `.` and all that begin with it.
-            With T5, which has one token for all white space and other words, it has up to 23,263.
+        max_size: ids of the student that a bucket may have, which is what a bucket costs
+            (`MAX_SIZE`). A larger component is no bucket.
         cache: a folder in which the buckets of this pair are found, or saved once made.
     Returns: `Buckets`; `check` it before use.
-    Raises: BucketError for a damaged file in `cache`; ValueError for `max_size` below 2; OSError.
+    Raises: BucketError for a damaged file in `cache`; ValueError for `max_size` below 1; OSError.
 
     Cost: both vocabularies are tokenized, 3 s of processor time for 32,000 and 151,665 ids.
     Compare: the maps by the longest prefix of arXiv 2607.22334.
     """
-    max_size = as_count(max_size, "max_size", 2)
+    max_size = as_count(max_size, "max_size", 1)
     path = None
     if cache is not None:
         key = digest(f"{_FORMAT} {max_size}", student.fingerprint, teacher.fingerprint)
@@ -286,7 +300,8 @@ def _made(student: TokenSpans, teacher: TokenSpans, max_size: int) -> Buckets:
     own, other = student.text_pieces(), teacher.text_pieces()
     roots = _components(_first_tokens(own, teacher, other), _first_tokens(other, student, own))
     sizes = np.bincount(roots, minlength=len(roots))
-    is_bucket = (sizes[roots] > 1) & (sizes[roots] <= max_size)
+    own_sizes = np.bincount(roots[: len(own)], minlength=len(roots))
+    is_bucket = (sizes[roots] > 1) & (own_sizes[roots] <= max_size)
     bucket = np.full(len(roots), -1, np.int32)
     bucket[is_bucket] = np.unique(roots[is_bucket], return_inverse=True)[1]
     return Buckets(
@@ -295,8 +310,8 @@ def _made(student: TokenSpans, teacher: TokenSpans, max_size: int) -> Buckets:
         fingerprints=(student.fingerprint, teacher.fingerprint),
         pieces=(sum(map(bool, own)), sum(map(bool, other))),
         max_size=max_size,
-        dissolved=int(np.count_nonzero(sizes > max_size)),
-        largest=int(sizes.max(initial=0)),
+        dissolved=int(np.count_nonzero(own_sizes > max_size)),
+        largest=int(own_sizes.max(initial=0)),
         boundaries=_boundaries(student, teacher),
     )
 

@@ -26,7 +26,7 @@ from vocagno.teacher.scores import DocumentScores, write_scores
 from vocagno.teacher.scoring import ConfiguredTeacher, Teacher
 from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
-from vocagno.training.inputs import resolve
+from vocagno.training.inputs import bucket_tables, further_teachers, resolve
 from vocagno.training.loop import Training
 
 DEVICES = (1, 8, 64)
@@ -34,7 +34,7 @@ SHARDS = 16
 """Evenly spaced shards that a sample is drawn from."""
 _SAMPLE_BYTES = 2_000_000
 _SECONDS = 20.0
-"""Length of each measured burst."""
+"""After how long no further part of a measured burst begins."""
 _MICRO_BATCHES = 4
 """Most micro-batches of a step of the burst on an accelerator; one on a CPU."""
 _BYTES_A_TOKEN = 4
@@ -116,14 +116,18 @@ def estimate_scoring(samples: Sequence[CorpusSample], teacher: ConfiguredTeacher
 
 
 def estimate_run(config: Config, accelerator: accelerate.Accelerator) -> dict[str, Any]:
-    """Sizes, memory and hours of a run, as a table. Nothing is written but the cache of corpora.
+    """Sizes, memory and hours of a run, as a table. Nothing is written but the cache of corpora and
+    buckets.
 
-    Raises: ConfigError as a run does, and under several processes.
+    Raises: ConfigError as a run does, and under several processes; BucketError before anything is
+        measured.
     """
     one_process = "--dry_run: start one process; hours are given for several devices"
     require(accelerator.num_processes == 1, one_process)
     cache, seq_len = config.data.cache, config.data.seq_len
     tokenizer = tokenizer_of_student(config.student)
+    teacher = ConfiguredTeacher(config.teacher, cache, accelerator.device)
+    bucket_tables(config, tokenizer, [teacher, *further_teachers(config, accelerator.device)])
     corpora = [scanned(name, cache, show_progress=True) for name in config.data.corpora]
     samples = [CorpusSample(corpus) for corpus in corpora]
     found, _ = _counted(samples, tokenizer.spans)
@@ -132,7 +136,6 @@ def estimate_run(config: Config, accelerator: accelerate.Accelerator) -> dict[st
     found |= {"rows_bytes": rows_bytes, "trained_tokens": trained}
     scoring = None
     if config.guidance.needs_teacher and config.teacher.mode == "stored":
-        teacher = ConfiguredTeacher(config.teacher, cache, accelerator.device)
         folders = zip(samples, config.teacher.scores_of(len(samples)), strict=True)
         unscored = [
             sample
@@ -144,9 +147,16 @@ def estimate_run(config: Config, accelerator: accelerate.Accelerator) -> dict[st
         names = {"tokens": "teacher_tokens", "store_bytes": "scores_bytes"}
         names |= {name: f"scoring_{name}" for name in ("tokens_per_second", *_hours(0, 0))}
         found |= {new: scoring[old] for old, new in names.items()}
-    speed, more = _measured(config, samples, scoring, accelerator)
-    hours = {f"training_{name}": value for name, value in _hours(trained, speed).items()}
-    return found | {"training_tokens_per_second": round(speed, 1), **more, **hours}
+    held_out = [scanned(name, cache, show_progress=True) for name in config.data.held_out.values()]
+    validated = sum(CorpusSample(corpus).tokens(tokenizer.spans)[0] for corpus in held_out)
+    speed, more = _measured(config, samples, scoring, accelerator, validated)
+    training = {f"training_{name}": value for name, value in _hours(trained, speed).items()}
+    aside = sum(more[f"{what}_seconds"] for what in ("loading", "checkpoints", "report"))
+    shared = trained / speed + more["validation_seconds"]
+    if scoring is not None and scoring["tokens_per_second"]:
+        shared += scoring["tokens"] / scoring["tokens_per_second"]
+    whole = {f"run_hours_on_{n}": float(f"{(shared / n + aside) / 3600:.3g}") for n in DEVICES}
+    return found | {"training_tokens_per_second": round(speed, 1), **more, **training, **whole}
 
 
 def _say(what: str, how: str) -> None:
@@ -178,15 +188,22 @@ def _counted(
 
 
 def _scoring_burst(teacher: Teacher, texts: list[str]) -> tuple[float, int]:
-    """Tokens a second, and how many were scored."""
+    """Tokens a second, and how many were scored.
+
+    A scorer gives the windows of a batch at once, after the time of all of them. So parts are
+    scored to their ends, each twice as large as the one before, and the largest tells the speed.
+    """
     windows = teacher.reader.read(texts).windows
     list(teacher.scorer.score(windows[:1]))  # the device warms up
-    began, tokens = time.perf_counter(), 0
-    for number, _ in teacher.scorer.score(windows):
-        tokens += len(windows[number].ids) - windows[number].asked_from
-        if time.perf_counter() - began > _SECONDS:
-            break
-    return tokens / (time.perf_counter() - began), tokens
+    began, tokens, largest, speed, first, size = time.perf_counter(), 0, 0, 0.0, 0, 1
+    while first < len(windows) and time.perf_counter() - began < _SECONDS:
+        part, started = windows[first : first + size], time.perf_counter()
+        list(teacher.scorer.score(part))
+        asked = sum(len(window.ids) - window.asked_from for window in part)
+        if asked > largest:
+            largest, speed = asked, asked / (time.perf_counter() - started)
+        tokens, first, size = tokens + asked, first + size, 2 * size
+    return speed, tokens
 
 
 def _scores_bytes(encoded: list[TokenizedTexts]) -> float:
@@ -214,8 +231,12 @@ def _measured(
     samples: Sequence[CorpusSample],
     scoring: dict[str, Any] | None,
     accelerator: accelerate.Accelerator,
+    validated: int,
 ) -> tuple[float, dict[str, Any]]:
-    """Trains on the sample for some seconds: tokens a second, and what else is known of it."""
+    """Trains on the sample for some seconds: tokens a second, and what else is known of it.
+
+    Args: validated: held-out tokens.
+    """
     is_cpu, micro_batch = accelerator.device.type == "cpu", config.train.micro_batch
     micro_batches = min(1 if is_cpu else _MICRO_BATCHES, accelerator.gradient_accumulation_steps)
     accelerator.gradient_accumulation_steps = micro_batches
@@ -241,16 +262,51 @@ def _measured(
             eval=EvaluationConfig(),
             output=folder / "run",
         )
-        training = Training(resolve(sampled, accelerator.device, show_progress=False), accelerator)
+        inputs = resolve(sampled, accelerator.device, show_progress=False)
+        began = time.monotonic()
+        training = Training(inputs, accelerator)
+        loading = time.monotonic() - began
         reset_peak_memory(accelerator.device)  # the teacher that scored the sample needed more
         entry = training.burst(_SECONDS)
+        memory = peak_memory_mb(accelerator.device)
+        aside = _aside(config, training, validated)
     how = f"steps of {micro_batches} micro-batches of {micro_batch} rows on {accelerator.device}"
     _say("training", f"{entry['tokens']:,} tokens in {how}")
     more = {
         "kept_fraction": round(entry["kept_fraction"], 4),
-        "peak_memory_mb": peak_memory_mb(accelerator.device),
+        "peak_memory_mb": memory,
+        "loading_seconds": round(loading, 2),
+        **aside,
     }
     return entry["tokens_per_s"], more
+
+
+def _aside(config: Config, training: Training, validated: int) -> dict[str, Any]:
+    """What the run does besides its steps, each measured once: seconds of all validations, of all
+    checkpoints with the final model, and of the samples of the report; bytes of those on disk."""
+    train, validation = config.train, 0.0
+    if validated:
+        # As often as the loop: at the end, too, and before the first step of a trained student.
+        times = math.ceil(train.steps / train.eval_every) + (config.student.model is not None)
+        measured = training.validate(training.inputs.rows.stores)
+        share = validated / max(1, measured["validation_tokens"])
+        validation = times * share * measured["validation_seconds"]
+    began = time.monotonic()
+    training.checkpoints.save(1)
+    seconds = time.monotonic() - began
+    files = [path for path in training.checkpoints.folder.rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
+    model = sum(path.stat().st_size for path in files if path.suffix == ".safetensors")
+    saved = math.ceil(train.steps / train.checkpoint_every)
+    began = time.monotonic()
+    if training.sampler is not None:
+        training.sampler.passages(training.student, training.accelerator.device)
+    return {
+        "validation_seconds": round(validation, 2),
+        "checkpoints_seconds": round(seconds * (saved + model / size), 2),
+        "report_seconds": round(time.monotonic() - began, 2),
+        "checkpoints_bytes": min(saved, train.keep_checkpoints) * size + model,
+    }
 
 
 def reset_peak_memory(device: torch.device) -> None:

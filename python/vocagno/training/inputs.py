@@ -32,7 +32,7 @@ from vocagno.models.loading import (
 from vocagno.teacher.live import check_same_vocabulary
 from vocagno.teacher.scores import MatchedScores, ScoreStore
 from vocagno.teacher.scoring import ConfiguredTeacher
-from vocagno.tokens.buckets import buckets
+from vocagno.tokens.buckets import Buckets, buckets
 from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.sample_pages import Sample, choose_samples
@@ -111,12 +111,8 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
     corpora = _Corpora(config, show_progress)
     tokenizer, settings = _student(config)
     teacher = _teacher(config, tokenizer, device)  # refused before rows and scores are made
-    further = [
-        ConfiguredTeacher(
-            TeacherConfig(scores=one.scores, tokenizer=one.tokenizer), config.data.cache, device
-        )
-        for one in config.teacher.also or []
-    ]
+    further = further_teachers(config, device)
+    tables = bucket_tables(config, tokenizer, [teacher, *further])  # before hours of scoring
     rows, validation = _rows(corpora, tokenizer), _validation(corpora, tokenizer)
     if show_progress:
         if len(rows.stores) > 1:
@@ -124,7 +120,7 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
         _warn_of_epochs(config, rows.stores)
     scores, live_texts = _scores(corpora, rows, teacher), _live_texts(corpora, rows)
     others = [_scores(corpora, rows, one) for one in further]
-    targets = _targets(config, tokenizer, [teacher, *further], [scores, *others])
+    targets = _targets(config, tables, [teacher, *further], [scores, *others])
     samples = _samples(corpora, rows, tokenizer)
     return Inputs(
         config=config,
@@ -244,20 +240,45 @@ def _scores(
     return scores
 
 
+def further_teachers(config: Config, device: torch.device) -> list[ConfiguredTeacher]:
+    """The teachers of `teacher.also`, of which the run reads stored scores."""
+    return [
+        ConfiguredTeacher(
+            TeacherConfig(scores=one.scores, tokenizer=one.tokenizer), config.data.cache, device
+        )
+        for one in config.teacher.also or []
+    ]
+
+
+def bucket_tables(
+    config: Config, tokenizer: StudentTokenizer, teachers: Sequence[ConfiguredTeacher]
+) -> list[Buckets]:
+    """The buckets of the student and each teacher, in the cache, for `distill`; else none.
+
+    Raises: BucketError for tokenizers that share too little.
+    """
+    if not config.guidance.needs_candidates:
+        return []
+    cache = config.data.cache / "buckets"
+    tables = [buckets(tokenizer.spans, teacher.spans, cache=cache) for teacher in teachers]
+    for table in tables:
+        table.check()
+    return tables
+
+
 def _targets(
     config: Config,
-    tokenizer: StudentTokenizer,
+    tables: Sequence[Buckets],
     teachers: Sequence[ConfiguredTeacher],
     scores: Sequence[Mapping[str, MatchedScores]],
 ) -> BucketTargets | None:
-    """The buckets of the student and each teacher, in the cache, for `distill`.
+    """What `distill` makes of the buckets of each teacher; None for other methods.
 
-    Raises: ConfigError for stores without candidates, or with different numbers of them;
-        BucketError for tokenizers that share too little.
+    Raises: ConfigError for stores without candidates, or with different numbers of them.
     """
-    if not config.guidance.needs_candidates:
+    if not tables:
         return None
-    tables, places, cache = [], [], config.data.cache / "buckets"
+    places = []
     for teacher, of_corpora in zip(teachers, scores, strict=True):
         stores = [matched.store for matched in of_corpora.values()]
         counts = {store.candidates for store in stores} or {teacher.config.candidates}
@@ -273,7 +294,6 @@ def _targets(
             f"teacher.scores: have {' and '.join(map(str, sorted(counts)))} candidates a token; "
             "guidance.method: distill needs some, equally many each; score again with --candidates",
         )
-        tables.append(buckets(tokenizer.spans, teacher.spans, cache=cache))
         places.append(counts.pop())
     return BucketTargets(tables, places, [1.0, *(one.share for one in config.teacher.also or [])])
 

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
@@ -13,6 +13,7 @@ import accelerate
 from accelerate.utils import DistributedType
 
 from vocagno.config.options import Config, TrainConfig, row_counts
+from vocagno.data.rows import RowStore
 from vocagno.data.store.format import RefusalLimit
 from vocagno.errors import ConfigError
 from vocagno.guidance.batches import Batch, Collator, ahead, line_ends, loader
@@ -303,18 +304,21 @@ class Training:
 
     def _validate(self, done: int, progress: Progress) -> None:
         """Logs the mean loss over the held-out text, and says it."""
-        held_out = self.inputs.validation
-        if not held_out:
+        if not self.inputs.validation:
             return
-        collator = Collator(None, self.config.guidance, self.config.data)
-        given = self.train, collator, self.accelerator, self.host_sum
-        found = validate(self.student, held_out, *given, self.config.data.num_workers)
+        found = self.validate(self.inputs.validation)
         self._write({"step": done, **found})
         if self.log:
             parts = found.get("validation_losses", {}).items()
             each = ", ".join(f"{name} {loss:.4f}" for name, loss in parts)
             told = f"{found['validation_loss']:.4f}" + (f" ({each})" if each else "")
             progress.say(f"step {done:,}: held-out loss {told}")
+
+    def validate(self, held_out: Mapping[str, RowStore]) -> dict[str, Any]:
+        """The student's mean loss over rows, as `validate` of `training.validation`."""
+        collator = Collator(None, self.config.guidance, self.config.data)
+        given = self.train, collator, self.accelerator, self.host_sum
+        return validate(self.student, held_out, *given, self.config.data.num_workers)
 
     def _ask(self, done: int) -> None:
         """Asks the benchmarks, after as many steps as the configuration wants, and at the end."""

@@ -76,6 +76,7 @@ class Tally(AbstractContextManager["Tally"]):
         self._bytes = sum(shard.text_bytes for shard in there)
         self._shards = self._tokens = 0
         self._began = time.monotonic()
+        self._rate = 0.0
         total = sum(shard.text_bytes for shard in shards)
         self._progress = Progress(verb, total, unit="B", show=show, start=self._bytes)
 
@@ -83,8 +84,10 @@ class Tally(AbstractContextManager["Tally"]):
         """A fraction of a shard, and its tokens so far."""
         text_bytes = self._bytes + int(fraction * shard.text_bytes)
         documents = self._documents + int(fraction * shard.documents)
-        rate = (self._tokens + tokens) / max(1e-9, time.monotonic() - self._began)
-        note = f"{documents:,} of {self._of_documents:,} documents, {rate:,.0f} tokens/s"
+        note = f"{documents:,} of {self._of_documents:,} documents"
+        # As `Progress`: the first tokens of a batch come after the time of all of them.
+        note += f", {self._rate:,.0f} tokens/s" if self._rate else ""
+        self._rate = (self._tokens + tokens) / max(1e-9, time.monotonic() - self._began)
         self._progress.at(text_bytes, note)
 
     def done(self, shard: CorpusShard, tokens: int) -> None:
