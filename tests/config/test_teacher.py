@@ -49,5 +49,10 @@ def test_distill_asks_for_candidates_sampled_where_the_teacher_can():
     for options, expected in cases:
         words = ["--guidance.method=distill", "--data.train=c", "--train.steps=1", "--output=o"]
         words += [f"--teacher.{name}={value}" for name, value in options.items()]
-        teacher = parse(["--student.model=S", *words]).teacher
+        everywhere = ["--guidance.distill_where=all", *words]
+        teacher = parse(["--student.model=S", *everywhere]).teacher
         assert (teacher.candidates, teacher.sampled) == expected
+        if "model" in options and "engine" not in options:
+            continue
+        with pytest.raises(ConfigError, match="surer needs the entropy of the teacher's dist"):
+            parse(["--student.model=S", *words])

@@ -203,6 +203,15 @@ def test_the_tables_of_distributions_follow_from_their_runs():
         expected = [[found.get(name, "") for found in of_text] for name in shown]
         assert sorted(cells_of_table("distributions", table)) == sorted(expected)
 
+    with (ROOT / "docs" / "study" / "distributions" / "gate.csv").open() as file:
+        naive, *gates = csv.DictReader(file)
+    expected = {}
+    for run in gates:
+        difference = float(run["held_out_loss"]) - float(naive["held_out_loss"])
+        cell = f"{difference:+.4f} ({100 * float(run['paired']):.1f} %)"
+        expected.setdefault(run["teacher"], []).append(cell)
+    assert cells_of_table("distributions", "where a teacher counts") == [*expected.values()]
+
     found = differences_of_rules("quickstart", "distributions", "naive 0")
     longer = [[found[name]] for name in ("distill 0", "kld 0", "naive 0, 3900 steps")]
     assert cells_of_table("distributions", "longer runs") == longer

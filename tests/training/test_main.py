@@ -348,7 +348,7 @@ BEFORE_ANY_MODEL = [
     ("--teacher.scores {scores} --teacher.bos e", "was made with another bos ([], now ["),
     ("--teacher.scores missing", "missing: this store of scores does not exist"),
     ("--teacher.model null", "teacher.model: guidance needs a teacher"),
-    ("--teacher.model {empty}", "no weights in"),
+    ("--teacher.model {empty}", "no config.json in"),
     ("--student.architecture.hiden_size 3", "hiden_size"),
     ("--student.architecture.model_type llamma", "student.architecture: "),
     ("--optimizer.betas [2,0.9]", "optimizer.betas must be in [0, 1)"),

@@ -180,9 +180,12 @@ def test_a_student_that_is_its_teacher_learns_nothing_from_it(itself):
     batch, output, gradient = passed(itself, alone, everywhere)
     is_compared = (batch.tensors["candidates"] >= 0).any(-1)
     sums = LossSums.of(output.sums)
-    distance, pairs = sums.distance, sums.pairs
+    cross_entropy, pairs = sums.distance, sums.pairs
     assert pairs == is_compared.sum() > 0.8 * batch.counts.predicted
-    assert 0 <= distance / pairs < 1e-4  # probabilities have 8 bits
+    mass = batch.tensors["candidate_mass"][is_compared].double()
+    rest = (1 - mass.sum(-1)).clamp_min(0)
+    entropy = torch.special.entr(mass).sum() + torch.special.entr(rest).sum()
+    assert 0 <= (cross_entropy - entropy) / pairs < 1e-4  # probabilities have 8 bits
     naive = GuidanceConfig(**NAIVE)
     _, _, of_others = passed(itself, alone, naive, only=~is_compared)
     _, _, of_all = passed(itself, alone, naive)
