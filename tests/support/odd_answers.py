@@ -5,6 +5,10 @@ LETTERS, COLOURS, YES = ("A", "B", "C", "D", "E"), ("red", "blue"), ("yes",)
 TIMES = ("2:25 P.M.", "2:35 P.M.")
 
 WORDS = "by default the library looks for LaTeX and numbers, but this answer is a letter or a word"
+FORMULA = (
+    "the library reads the letters as factors, whose order is free, and a range as a difference"
+)
+POINTS = "the library reads no points in a formula"
 TIME = "of a time outside LaTeX, the library reads the first number"
 ALONE = "a letter that stands alone comes before LaTeX without a box"
 
@@ -76,8 +80,13 @@ ODD_ANSWERS: list[tuple[str, tuple[str, ...] | None, bool, str | None, str]] = [
     ("yes", YES, True, WORDS, "yes"),
     ("yes", YES, False, None, r"Yes | YES | no | No | $\boxed{\text{No}}$ | "),
     ("2:35 P.M.", TIMES, True, None, r"2:35 P.M. | 2:35 P.M | $\boxed{2:35 P.M.}$"),
-    ("2:35 P.M.", TIMES, False, None, r"$\boxed{\text{2:35 P.M.}}$ | $\boxed{2:25 P.M.}$"),
+    ("2:35 P.M.", TIMES, True, POINTS, r"$\boxed{\text{2:35 P.M.}}$"),
+    ("2:35 P.M.", TIMES, False, None, r"$\boxed{2:25 P.M.}$ | $\boxed{\text{2:25 P.M.}}$"),
     ("2:35 P.M.", TIMES, False, TIME, "2:35 p.m. | 2:25 P.M. | 2:35"),
+    ("no", ("no", "on"), True, None, r"\boxed{no} | $no$ | $\text{no}$"),
+    ("no", ("no", "on"), False, FORMULA, r"\boxed{on} | $on$"),
+    ("1-3", ("1-3", "4-6"), True, None, r"\boxed{1-3} | $1-3$"),
+    ("1-3", ("1-3", "4-6"), False, FORMULA, r"\boxed{4-6} | $4-6$"),
     ("P(A)", None, True, None, r"$P(A)$ | \boxed{P(A)} | $P\left(A\right)$"),
     ("P(A)", None, False, None, "$P(B)$ | $PA$"),
     ("f(B)", None, True, None, "$f(B)$"),

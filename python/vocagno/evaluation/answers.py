@@ -370,7 +370,7 @@ def answer_part(completion: str) -> str:
     if "final answer is $" in completion and "$. I hope" in completion:
         return completion.split("final answer is $", 1)[1].split("$. I hope", 1)[0].strip()
     for opening, answer in (
-        ("boxed", _in_box),
+        ("boxed", in_box),
         ("he answer is", str.strip),
         ("final answer is", str.strip),
     ):
@@ -381,7 +381,7 @@ def answer_part(completion: str) -> str:
     return numbers[-1] if numbers else ""
 
 
-def _in_box(behind: str) -> str:
+def in_box(behind: str) -> str:
     """The content of the balanced braces that begin a text, or the text before its next `$`."""
     if not behind.startswith("{"):
         return behind.split("$", 1)[0].strip()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from vocagno.errors import InputError
-from vocagno.evaluation.answers import answer_part, extracted, normalized
+from vocagno.evaluation.answers import answer_part, extracted, in_box, normalized
 from vocagno.system.files import appearing
 
 Record = Mapping[str, Any]
@@ -105,9 +105,11 @@ def _gsm8k(record: Record) -> Item:
 def _math(record: Record) -> Item:
     solution = _of(record, "solution")
     # The normalised answer is only for the harness: it lacks units, `m` and half of `\\sec x`.
-    stated = _of(record, "answer") if "answer" in record else answer_part(solution)
+    _, box, behind = solution.rpartition(r"\boxed")  # the harness also reads "not boxed" in a text
+    stated = in_box(behind) if box else answer_part(solution)
+    stated = _of(record, "answer") if "answer" in record else stated
     if not stated:
-        raise ValueError("`solution` states no answer")
+        raise ValueError("neither `answer` nor `solution` states an answer")
     return Item(_of(record, "problem"), stated, extracted(solution, choice=False))
 
 

@@ -139,11 +139,17 @@ def _read_words(
     if any(one != other and other.startswith(one) for one in bare for other in bare):
         bare, spoken = words, stated
     texts, latex = library.StringExtractionConfig(tuple(bare)), library.LatexExtractionConfig()
-    gold = parse(f"The answer is {spoken}", texts) + parse(f"${stated}$", latex)
+
+    def read(text: str, *targets: Any) -> list[str]:
+        """What is written, without case. As formulas, `on` equals `no`, and `4-6` equals `1-3`."""
+        return [one.lower() for one in parse(text, *targets) if isinstance(one, str)]
+
+    gold = read(f"The answer is {spoken}", texts)
+    gold += read(f"${stated}$", latex) + read(rf"$\text{{{stated}}}$", latex)
     if r"\boxed" in completion:
-        return gold, parse(completion, texts, latex)
+        return gold, read(completion, texts, latex)
     # LaTeX comes second: in "the answer is B because $x=2$" it would win.
-    return gold, parse(completion, texts) or parse(completion, latex)
+    return gold, read(completion, texts) or read(completion, latex)
 
 
 _BRACKETED = re.compile(r"\(([A-E])\)")
