@@ -16,6 +16,11 @@ from torch import Tensor
 from vocagno.guidance.chunked_loss import Objective, kept_rows
 from vocagno.models.losses import IGNORED, entropy_of, losses_
 
+WITHOUT_ENTROPY = (
+    "guidance.distill_where: surer compares the entropy of the teacher's distribution with the "
+    "student's, and these candidates have none, as those of a server, vLLM and a baked stream: set "
+    "guidance.distill_where: all, or score again with a model of transformers"
+)
 MARGIN = 0.25
 """Nats by which a teacher may be less sure than the student and still count (`surer`)."""
 _LEAST = 1e-30

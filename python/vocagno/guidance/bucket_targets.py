@@ -27,11 +27,6 @@ from vocagno.teacher.candidates import Candidates
 from vocagno.tokens.buckets import Boundaries, Buckets
 
 NO_BUCKET = -1
-WITHOUT_ENTROPY = (
-    "guidance.distill_where: surer compares the entropy of the teacher's distribution with the "
-    "student's, and these candidates have none, as those of a server, vLLM and a baked stream: set "
-    "guidance.distill_where: all, or score again with a model of transformers"
-)
 _LEAST_ASKED = 0.002
 _LEAST_LEFT = 0.1
 _AT_A_TIME = 1 << 21

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from vocagno.alignment.mapping import Reason, unmapped_reasons
 from vocagno.data.rows import Row
 from vocagno.errors import GuidanceError
-from vocagno.guidance.bucket_targets import WITHOUT_ENTROPY, BucketTargets, Targets
+from vocagno.guidance.bucket_loss import WITHOUT_ENTROPY
+from vocagno.guidance.bucket_targets import BucketTargets, Targets
 from vocagno.guidance.mappings import ComparedTokens, Pieces
 from vocagno.guidance.methods.base import Method
 from vocagno.teacher.candidates import Candidates

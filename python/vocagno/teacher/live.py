@@ -183,7 +183,8 @@ class TextTeacher(LiveTeacher):
         if samples is not None:  # from rows of the batch to windows
             ends_B = text.ranges_B2[:, 1].numpy()
             row_of_window = np.searchsorted(ends_B, [row.start for row in rows], side="right")
-            samples = [samples[row] for row in row_of_window]
+            last = len(ends_B) - 1  # a window at the end may ask for nothing
+            samples = [samples[min(row, last)] for row in row_of_window.tolist()]
         planned = []
         for one_pass in self.scorer.passes(text.windowed.windows, samples):
             of_each = [np.arange(rows[n].start, rows[n].stop) for n in one_pass.numbers]

@@ -20,7 +20,8 @@ from vocagno.data.prepare import kept_texts, open_rows, prepared_rows, scanned
 from vocagno.data.rows import MixedPieces, MixedRows, RowStore
 from vocagno.data.store.format import REFUSED, RefusalLimit, say_omitted
 from vocagno.errors import require
-from vocagno.guidance.bucket_targets import WITHOUT_ENTROPY, BucketTargets
+from vocagno.guidance.bucket_loss import WITHOUT_ENTROPY
+from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import SeveralTeachers, StoredScores
 from vocagno.models.loading import (

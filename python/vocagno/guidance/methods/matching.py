@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vocagno.guidance.bucket_loss import BucketCrossEntropy
-from vocagno.guidance.bucket_targets import WITHOUT_ENTROPY
+from vocagno.guidance.bucket_loss import WITHOUT_ENTROPY, BucketCrossEntropy
 from vocagno.guidance.chunked_loss import chunked_loss
 from vocagno.guidance.loss import Choice, TokenMetrics, one_pass_cross_entropy
 from vocagno.guidance.mappings import ComparedTokens, Pieces, compared_groups, group_ends
