@@ -277,7 +277,9 @@ def _yaml(text, *_):
 
 def _shown(text, where, *_):
     """What is no command: the hard strings (tests/project/test_docs.py), and one table."""
-    assert text.startswith("$ ") or "held-out loss  nats a byte  exact answers" in text, f"{where}\n{text}"
+    assert text.startswith("$ ") or "held-out loss  nats a byte  exact answers" in text, (
+        f"{where}\n{text}"
+    )
 
 
 RUNNERS = {
