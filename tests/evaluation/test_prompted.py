@@ -11,7 +11,7 @@ from evaluation_data import write_benchmarks
 from tiny_models import tiny_llama
 from vocagno.errors import InputError
 from vocagno.evaluation.benchmarks import BENCHMARKS
-from vocagno.evaluation.prompted import suffix_ids
+from vocagno.evaluation._prompted import suffix_ids
 from vocagno.evaluation.running import answered, load, prepared
 from vocagno.training.validation import Evaluation
 

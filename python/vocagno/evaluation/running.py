@@ -56,7 +56,7 @@ def load(
     """
     from transformers import AutoTokenizer
 
-    from vocagno.evaluation.prompted import PromptedModel
+    from vocagno.evaluation._prompted import PromptedModel
     from vocagno.models.weights import causal_model
 
     device = checked_device(device)

@@ -101,7 +101,9 @@ class TransformersScorer:
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.batch_tokens = batch_tokens
         self.candidates = candidates
-        self.is_sampled, self.gives_entropy, self._num_ids = sampled, candidates > 0, num_ids
+        self.is_sampled: bool = sampled
+        self.gives_entropy: bool = candidates > 0
+        self._num_ids = num_ids
         attention = attention_of(model)
         self._knows_boundaries = "flash" in attention
         self._width = batch_tokens if self._knows_boundaries else width

@@ -158,7 +158,7 @@ class Evaluation:
                     yield task.benchmark.name, one.item.index, completion
 
     def _lm(self, model: Any) -> Any:
-        from vocagno.evaluation.prompted import PromptedModel
+        from vocagno.evaluation._prompted import PromptedModel
 
         logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of models that are there
         # It chooses a token for padding; the tokenizer that is saved keeps its own.
