@@ -10,8 +10,8 @@ pytest.importorskip("lm_eval")
 from evaluation_data import write_benchmarks
 from tiny_models import tiny_llama
 from vocagno.errors import InputError
-from vocagno.evaluation.benchmarks import BENCHMARKS
 from vocagno.evaluation._prompted import suffix_ids
+from vocagno.evaluation.benchmarks import BENCHMARKS
 from vocagno.evaluation.running import answered, load, prepared
 from vocagno.training.validation import Evaluation
 
