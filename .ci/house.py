@@ -21,7 +21,7 @@ BOUNDS = {
     "lines of python/vocagno": 29_100,
     "modules of python/vocagno": 131,
     "lines of research": 2_165,
-    "lines of tests": 32_250,
+    "lines of tests": 32_260,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,
