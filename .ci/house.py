@@ -18,10 +18,10 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 29_100,
+    "lines of python/vocagno": 29_140,
     "modules of python/vocagno": 131,
     "lines of research": 2_165,
-    "lines of tests": 32_260,
+    "lines of tests": 32_330,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,

@@ -122,6 +122,19 @@ def test_what_is_no_rule_is_refused(folder, options, message):
         method_of(GuidanceConfig(**{"method": "my_rules:Attainable"} | options))
 
 
+@pytest.mark.parametrize("weight", ["-0.5", "1.5", "float('nan')"])
+def test_a_rule_that_gives_no_shares_is_refused(folder, weight):
+    """Below 0 a token would not train, and count in the loss that is reported."""
+    rule = folder / "my_rules.py"
+    rule.write_text(
+        rule.read_text().replace("| included_BT).float()", f"| included_BT) * {weight}")
+    )
+    guidance = GuidanceConfig(method="my_rules:Attainable")
+    labels, teacher = torch.arange(8).view(1, 8), torch.full((1, 8), 1.0)
+    with pytest.raises(ValueError, match=r"its `choose` gives weights from .*; expected shares"):
+        selective_cross_entropy(torch.randn(1, 8, 4), torch.randn(9, 4), labels, teacher, guidance)
+
+
 @pytest.mark.slow
 def test_a_trainer_by_a_rule_of_ones_own(folder):
     """Of nine predicted tokens the teacher predicts four well, and 0.4 of these are two."""
@@ -168,6 +181,6 @@ def test_a_run_by_a_rule_of_ones_own(folder, config, capsys):
     resumed, changed = (cut_back(whole, folder / name) for name in ("resumed", "changed"))
     assert train_here(path, "--output", resumed) == 0
     assert same_weights(whole, resumed)
-    rule.write_text(rule.read_text().replace("6.3", "6.2"))
+    rule.write_text(rule.read_text().replace("number = 4", "number = 5"))  # of the same module
     assert train_here(path, "--output", changed) == 2
     assert "was made with another source of the rule" in capsys.readouterr().err

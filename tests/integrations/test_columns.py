@@ -298,7 +298,8 @@ def test_an_answer_has_the_candidates_of_the_teachers_own_template(
     student, teacher, teacher_tokenizer, over_buckets
 ):
     """Found again in both texts, token by token; nothing else has any."""
-    guidance, options = RULES["everywhere"], {"teacher_tokenizer": teacher_tokenizer}
+    guidance = GuidanceConfig(method="distill")
+    options = {"teacher_tokenizer": teacher_tokenizer}
     targets = over_buckets(guidance)["targets"]
     columns = TeacherLossColumns(student, teacher, guidance, **options, targets=targets)
     made, of = columns({"messages": CHAT}), targets.buckets[0]
@@ -351,6 +352,8 @@ def test_buckets_of_columns_are_those_of_the_loss(
     numbers = {"candidate_mass": "float32", "candidate_entropy": "float32"}
     assert kinds == {"candidates": "int32", **numbers}
     collate = DataCollatorWithTeacherLoss(guidance, **targets)
+    everywhere = TeacherLossColumns(student, store, RULES["everywhere"], **targets)(data[:])
+    assert "candidate_entropy" not in everywhere  # so that `surer` refuses them
     whole = TeacherLossColumns(student, store, guidance, **targets)(data[:])
     expected = collate(examples_of(whole))
     for name, value in collate(list(again)).items():

@@ -238,6 +238,25 @@ class RefusedError(ValueError):
     pass
 
 
+def test_a_row_of_less_than_half_the_mass_stays_as_it_is():
+    """Ids that pad the head have the rest, of which no candidate is known."""
+    codes = codes_of(np.log(np.array([[0.2, 0.1]])))
+    ids = np.array([[0, 1]], np.int32)
+    given = Candidates(np.zeros(1, np.int32), ids, codes, is_sampled=True)
+    np.testing.assert_allclose(given.probabilities, [[0.2, 0.1]], rtol=0.05)
+    of_device = probabilities_of(torch.from_numpy(codes), is_sampled=True)
+    np.testing.assert_allclose(of_device, given.probabilities, rtol=1e-6)
+
+
+@pytest.mark.parametrize("entropy", [[9.0, 0.1], [-1.0, 0.1], [1.0], [np.inf, 1.0]])
+def test_what_is_no_entropy_of_the_ids_is_refused(entropy):
+    """Ten ids have at most 2.3 nats; bits would be more."""
+    with pytest.raises(InputError, match=r"gives entropies of shape .* to 2.30259 nats"):
+        Candidates.of(**OF, entropy=entropy)
+    known = Candidates.of(**OF, entropy=[2.3, np.nan]).nats_of_entropy
+    np.testing.assert_allclose(known, [2.3, np.nan], atol=0.03)
+
+
 @pytest.mark.parametrize("above", [0.0, 0.05, 0.099])
 def test_a_log_probability_slightly_above_zero_is_rounding(above):
     """An engine of low precision gives a sure token a little more than 1, as it may for a loss."""

@@ -111,7 +111,8 @@ def test_candidates_are_those_of_the_full_logits(
             np.testing.assert_allclose(likely[row], np.sort(likely)[::-1][:count], atol=1e-5)
             near = codes_of(likely[row]).astype(int) - ours.codes[place]
             assert np.abs(near).max() <= 1
-            entropy = -(np.exp(log_p[before]) * log_p[before]).sum()  # of all ids of the head
+            known = likely - np.logaddexp.reduce(likely)  # of the ids of the tokenizer
+            entropy = -(np.exp(known) * known).sum()
             assert abs(int(codes_of(-entropy[None])[0]) - int(ours.entropy[place])) <= 1
             total += 1
     assert total > 30
@@ -351,6 +352,7 @@ def test_losses_leave_before_the_next_pass_begins(teacher_model, monkeypatch):
         events.append("leaving")
         return lambda: (events.append("awaited"), values_N.numpy())[1]
 
+    monkeypatch.setattr(teacher.scorer, "_is_asynchronous", True)
     monkeypatch.setattr(teacher.scorer, "losses", noted)
     monkeypatch.setattr(scorer, "leaving", leaving)
     teacher.score(TEXTS[:3])
@@ -442,6 +444,8 @@ def test_a_loss_that_is_no_number_is_unscored_and_counted(teacher_model, tmp_pat
         (lambda found: found._replace(ids=found.ids - 2), "ids from -2 to 0; expected"),
         (lambda found: found._replace(ids=found.ids - 1), "or -1 with code 255"),
         (lambda found: found._replace(codes=found.codes | NONE), "or -1 with code 255"),
+        (lambda found: found._replace(codes=found.codes * 1.0), "codes of type float64, expected"),
+        (lambda found: found._replace(entropy=found.nll), "codes of type float32, expected uint8"),
     ],
 )
 def test_a_scorer_of_impossible_candidates_is_refused(teacher_model, change, words):

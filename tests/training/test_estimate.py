@@ -48,7 +48,9 @@ def test_an_estimate_is_near_what_a_run_takes(tmp_path, config, estimated):
     stores = map(RowStore, (tmp_path / "cache" / "rows").iterdir())
     rows = max(stores, key=lambda store: store.num_tokens)
     assert guess["documents"] == 240
-    assert guess["tokens"] + 2 * 240 == pytest.approx(rows.num_tokens, abs=1)  # BOS and EOS
+    assert guess["tokens"] + 2 * 240 == pytest.approx(
+        rows.num_tokens, abs=2
+    )  # BOS, EOS; two shards
     assert guess["rows_bytes"] == pytest.approx(rows.num_bytes, rel=0.15)
     (folder,) = (tmp_path / "cache" / "scores").iterdir()
     scores = sum(path.stat().st_size for path in folder.glob("*.arrow"))

@@ -99,9 +99,9 @@ def score(options: Any) -> dict[str, Any] | None:
         student = TokenSpans.from_pretrained(options.student)
         buckets(student, teacher.spans, cache=options.cache / "buckets").check()
     with terminable():
-        corpus_is_there = ":" in options.corpus or Path(options.corpus).exists()
-        if config.model is not None and corpus_is_there:
-            teacher.check()  # before the corpus is read, which may take long
+        # Before the corpus is read, which may take long; but what is wrong with it comes first.
+        if config.model is not None and Path(options.corpus).exists():
+            teacher.check()
         corpus = scanned(
             options.corpus,
             options.cache,

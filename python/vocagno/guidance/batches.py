@@ -237,8 +237,9 @@ class Collator:
         bucket[tensors["labels"].numpy() == IGNORED] = NO_BUCKET
         tensors["candidates"] = torch.from_numpy(bucket)
         tensors["candidate_mass"] = torch.from_numpy(_at(places, targets.mass_nS.numpy(), 0.0))
-        entropy = _at(places, targets.entropy_nR.numpy(), np.nan)
-        tensors["candidate_entropy"] = torch.from_numpy(entropy)
+        if self.guidance.needs_entropy:  # else it may be unknown, which `surer` must not meet
+            entropy = _at(places, targets.entropy_nR.numpy(), np.nan)
+            tensors["candidate_entropy"] = torch.from_numpy(entropy)
         return self.method.targets.table.before(tensors["candidates"])
 
     def aligned(self, rows: Sequence[Row]) -> TeacherView:

@@ -56,6 +56,12 @@ def chosen_cross_entropy(
     hidden_NH, head, labels_N = student.flat_hidden, student.head, student.labels_BT.flatten()
     nll_BT = all_losses(hidden_NH, head, labels_N).view(student.labels_BT.shape)
     weights_BT, thresholds_S = choose(nll_BT)
+    is_no_share = ~((weights_BT >= 0) & (weights_BT <= 1)).all()  # NaN, too
+    if weights_BT.device.type == "cpu" and is_no_share:
+        raise ValueError(
+            f"guidance.method: its `choose` gives weights from {float(weights_BT.min()):g} to "
+            f"{float(weights_BT.max()):g}; expected shares from 0 to 1"
+        )
     metrics = TokenMetrics(nll_BT, weights_BT, thresholds_S)
     if not torch.is_grad_enabled():
         return teacher_guided_loss(nll_BT, weights_BT), metrics
@@ -63,6 +69,7 @@ def chosen_cross_entropy(
     rows_K = _places(kept_N, num_kept)
     labels_K = torch.where(kept_N, labels_N, IGNORED)[rows_K]
     total, _ = head_loss(hidden_NH[rows_K], head, labels_K, weights_BT.flatten()[rows_K])
+    total = total * torch.where(is_no_share, torch.nan, 1.0)  # elsewhere the host does not wait
     return _with_all(total, kept_N, num_kept), metrics
 
 

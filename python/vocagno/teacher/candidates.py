@@ -150,10 +150,12 @@ class Candidates:
         if entropy is None:
             return cls(real.astype(np.int32), *coded)
         nats = np.asarray(entropy, np.float64)
-        if nats.shape != real.shape or (nats < -ROUNDING).any() or np.isinf(nats).any():
+        most = np.log(num_ids)
+        if nats.shape != real.shape or ((nats < -ROUNDING) | (nats > most + ROUNDING)).any():
             raise error(
-                f"gives entropies of shape {nats.shape} from {np.nanmin(nats, initial=0):g} nats; "
-                f"expected {real.shape}, from 0 nats"
+                f"gives entropies of shape {nats.shape} from {np.nanmin(nats, initial=0):g} to "
+                f"{np.nanmax(nats, initial=0):g}; expected {real.shape}, from 0 to {most:g} nats, "
+                f"that of {num_ids:,} equally likely ids"
             )
         return cls(real.astype(np.int32), *coded, entropy=codes_of(-nats))
 
@@ -193,15 +195,16 @@ class Candidates:
         for all ids; another one only if rounding lets it sum to more than 1."""
         decoded = _PROBABILITIES[self.codes]
         sums: NDArray[np.float64] = decoded.sum(1, np.float64)
-        least = _LEAST_SUM if self.is_sampled else 1.0
-        return (decoded / np.maximum(sums, least)[:, None]).astype(np.float32)
+        is_divided = sums >= _LEAST_SUM if self.is_sampled else sums > 1
+        return (decoded / np.where(is_divided, sums, 1.0)[:, None]).astype(np.float32)
 
 
 def probabilities_of(codes: "Tensor", *, is_sampled: bool) -> "Tensor":
     """`Candidates.probabilities` of (..., K) codes on a device."""
     decoded = _tables(codes.device)[0][codes.long()]
     sums = decoded.double().sum(-1, keepdim=True)
-    return (decoded / sums.clamp_min(_LEAST_SUM if is_sampled else 1.0)).float()
+    is_divided = sums >= _LEAST_SUM if is_sampled else sums > 1
+    return (decoded / sums.where(is_divided, 1.0)).float()
 
 
 def codes_of(log_p: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:

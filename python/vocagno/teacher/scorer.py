@@ -99,6 +99,7 @@ class TransformersScorer:
         self.model = model
         self.head: Head = language_head(model)
         self.device: torch.device = model.get_input_embeddings().weight.device
+        self._is_asynchronous = self.device.type == "cuda"
         self.batch_tokens = batch_tokens
         self.candidates = candidates
         self.is_sampled: bool = sampled
@@ -135,7 +136,7 @@ class TransformersScorer:
         they are ready, before the next pass.
         """
         begun: Iterator[Any] = map(self._begin, self.passes(windows))
-        if self.device.type == "cuda":  # elsewhere a pass is over when it has begun
+        if self._is_asynchronous:  # elsewhere a pass is over when it has begun
             begun = (first for first, _ in pairwise(chain(begun, [None])))
         for one_pass, waits in begun:
             ends = np.cumsum(one_pass.counts)[:-1]
@@ -226,7 +227,10 @@ class TransformersScorer:
             own_N1[place] = logits_CV.gather(1, labels_C1)
 
         def look_after(exponentials_CV: Tensor, sum_C1: Tensor, place: slice) -> None:
-            entropy_N[place] = entropy_of(exponentials_CV, sum_C1)
+            known_CV = exponentials_CV[:, : self._num_ids]
+            if known_CV.shape != exponentials_CV.shape:  # ids that pad the head are no candidates
+                sum_C1 = known_CV.sum(1, keepdim=True)
+            entropy_N[place] = entropy_of(known_CV, sum_C1)
 
         nll_N = chunked_nll(states_NH, self.head, labels_N, look, look_after)
         codes_NK = device_codes_of(top_NK - (own_N1 + nll_N[:, None]))

@@ -150,6 +150,12 @@ class Teacher:
                 f"{name}: gives candidates with ids from {found.ids.min()} to {found.ids.max()}; "
                 f"expected ids of its tokenizer, below {most:,}, or -1 with code {NONE}"
             )
+        of_codes = [found.codes] if found.entropy is None else [found.codes, found.entropy]
+        if kinds := {str(one.dtype) for one in of_codes} - {"uint8"}:
+            raise ScorerError(
+                f"{name}: gives codes of type {', '.join(sorted(kinds))}, expected uint8 "
+                "(vocagno.teacher.candidates.codes_of makes them of nats)"
+            )
         if self.gives_entropy and (found.entropy is None or len(found.entropy) != len(found.nll)):
             raise ScorerError(
                 f"{name}: says that it gives entropies, and gives none of some tokens"

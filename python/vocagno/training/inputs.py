@@ -87,7 +87,9 @@ class Inputs:
         if self.targets is not None:
             made_from["buckets"] = {"key": self.targets.table.key}
         if self.config.guidance.is_own:
-            rule = inspect.getsource(type(method_of(self.config.guidance)))
+            # The whole module: a rule may read its constants and functions.
+            rule_class = type(method_of(self.config.guidance))
+            rule = inspect.getsource(inspect.getmodule(rule_class) or rule_class)
             made_from["rule"] = {"source": text_hash(rule).hex()}
         return made_from
 

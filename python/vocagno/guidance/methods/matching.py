@@ -56,9 +56,11 @@ class Matching(TokenSelection):
         teacher: GuidanceTensors,
         **more: Tensor,
     ) -> StudentOutput:
-        """What is logged is the plain loss of the tokens that train. Args: more: other sums."""
+        """What is logged is the plain loss of the tokens that train, and the teacher's there: on
+        lines that are dropped as noise neither model knows what follows. Args: more: other sums."""
         plain = (metrics.nll_BT * metrics.weights_BT).sum()
-        sums = sums_of(plain, metrics, student.labels_BT, teacher.teacher_loss)._replace(**more)
+        teacher_loss_BT = teacher.teacher_loss.masked_fill(metrics.weights_BT == 0, torch.nan)
+        sums = sums_of(plain, metrics, student.labels_BT, teacher_loss_BT)._replace(**more)
         return StudentOutput(loss, sums.tensor(), metrics.nll_BT, metrics.weights_BT)
 
 
