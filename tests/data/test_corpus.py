@@ -141,7 +141,7 @@ MARK = b"\xef\xbb\xbf"
     [
         ("x.jsonl", MARK + GOOD + b'{"text": "b"}\n' + MARK + b'{"text": "c"}\n'),
         ("x.jsonl", MARK + b"\n" + GOOD + b'{"text": "b"}\n{"text": "c"}'),
-        ("x.jsonl.gz", gzip.compress(MARK + GOOD + b'{"text": "b"}\n{"text": "c"}\n')),
+        ("x.jsonl.gz", gzip.compress(MARK + GOOD + b'{"text": "b"}\n{"text": "c"}\n', mtime=0)),
         (
             "x.jsonl",
             MARK + b'{"prompt": "o", "completion": "k"}\n{"text": "b"}\n{"text": "c"}\n',
