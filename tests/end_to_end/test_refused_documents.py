@@ -4,6 +4,7 @@ The student's tokenizer cannot read snowmen, the teacher's neither these nor kni
 """
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -150,7 +151,7 @@ def test_more_than_the_limit_is_an_error_that_says_how_to_go_on(made, tmp_path, 
     assert main([*command, "--max_refused", share]) == 2
     said = capsys.readouterr().err
     assert f"and max_refused allows {'none' if share == '0' else '0.10% or 10'}" in said
-    assert "more.jsonl, line 4: cannot be tokenized" in said or "refused.jsonl there" in said
+    assert re.search(r"more\.jsonl, line (4|\d{3,4}): cannot be tokenized", said)
     assert "raise max_refused (data.max_refused of a run" in said
     assert main([*command, "--max_refused", "0.02"]) == 0
     assert "omitted 11 of 1,006 documents" in capsys.readouterr().err
