@@ -79,15 +79,21 @@ def memory(lines: list[dict]) -> Iterator[str]:
 
 
 def candidates(lines: list[dict]) -> Iterator[str]:
-    (line,) = lines[-1:]
-    runs = f"{len(line['ratios'])} runs: {min(line['ratios']):.2f} to {max(line['ratios']):.2f}"
+    """The last run of each model."""
     yield (
-        f"Scoring with {line['candidates']} candidates a token, encoded, takes {line['ratio']:.2f} "
-        f"times the processor time of losses only ({runs}). Model: {line['model']}, "
-        f"{line['vocabulary']:,} ids, {line['tokens']:,} tokens. The losses are equal."
+        "Processor time of scoring with candidates, encoded, in that of losses only "
+        "(median of runs, least and largest). The losses are equal."
     )
-    if "sampled" in line:
-        yield f"{line['sampled']} sampled: {line['ratio_sampled']:.2f}."
+    yield ""
+    yield "| model | ids | tokens | most likely | sampled |"
+    yield "|---|--:|--:|--:|--:|"
+    for line in {line["model"]: line for line in lines}.values():
+        spread = f"{min(line['ratios']):.2f} to {max(line['ratios']):.2f}"
+        yield (
+            f"| {line['model']} | {line['vocabulary']:,} | {line['tokens']:,} "
+            f"| {line['candidates']}: {line['ratio']:.2f} ({len(line['ratios'])} runs: {spread}) "
+            f"| {line['sampled']}: {line['ratio_sampled']:.2f} |"
+        )
 
 
 def sizes(lines: list[dict]) -> Iterator[str]:

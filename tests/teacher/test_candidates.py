@@ -19,7 +19,7 @@ from vocagno.teacher.candidates import (
     given_candidates,
     most_likely,
     probabilities_of,
-    sample,
+    sample_,
 )
 
 
@@ -163,6 +163,13 @@ def test_the_most_likely_ids_are_those_of_a_sort(num_ids, count):
         )
 
 
+def sampled(logits_CV, count, uniform_C):
+    """Candidates drawn from the softmax of logits, which are kept."""
+    top_C1 = logits_CV.amax(1, keepdim=True)
+    exponentials_CV = (logits_CV - top_C1).exp()
+    return sample_(exponentials_CV, top_C1, most_likely(logits_CV, count), uniform_C)
+
+
 @pytest.mark.parametrize(("num_ids", "count"), [(300, 8), (64, 3), (130, 4), (5, 8), (70, 1)])
 def test_samples_are_right_on_average_with_the_least_variance(num_ids, count):
     """Each sample is a whole distribution. The threshold is that of a search by hand: with it the
@@ -174,7 +181,7 @@ def test_samples_are_right_on_average_with_the_least_variance(num_ids, count):
     mean, variance, tries = torch.zeros_like(expected), torch.zeros_like(expected), 500
     for number in range(tries):
         uniform_C = torch.full((5,), (number + 0.5) / tries)
-        logits_CK, ids_CK = sample(logits_CV, most_likely(logits_CV, count), uniform_C)
+        logits_CK, ids_CK = sampled(logits_CV, count, uniform_C)
         mass_CK = (logits_CK.double() - logits_CV.double().logsumexp(1, keepdim=True)).exp()
         torch.testing.assert_close(mass_CK.sum(1), mass_CK.new_ones(5), atol=1e-5, rtol=0)
         assert torch.equal(ids_CK < 0, mass_CK == 0)
@@ -191,8 +198,7 @@ def test_samples_are_right_on_average_with_the_least_variance(num_ids, count):
         assert variance[row].sum() == pytest.approx(least, rel=0.02, abs=1e-3)
     for bad in (torch.nan, -torch.inf):
         logits_CV = torch.full((5, num_ids), bad)
-        likeliest = most_likely(logits_CV, count)
-        assert not sample(logits_CV, likeliest, uniform_C)[0].isfinite().any()
+        assert not sampled(logits_CV, count, uniform_C)[0].isfinite().any()
 
 
 IDS = np.array([[7, 2, 9, 2], [4, 99, 1, -1]])

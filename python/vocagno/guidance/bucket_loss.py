@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vocagno.guidance.chunked_loss import Objective, kept_rows
-from vocagno.models.losses import IGNORED, entropy_of, losses_
+from vocagno.models.losses import IGNORED, losses_, losses_and_entropies_
 
 WITHOUT_ENTROPY = (
     "guidance.distill_where: surer compares the entropy of the teacher's distribution with the "
@@ -128,15 +128,17 @@ class BucketCrossEntropy(Objective):
         labels_C = self._labels_N[place]
         is_asked_C = labels_C != IGNORED
         labels_C1 = torch.where(is_asked_C, labels_C, 0)[:, None]
-        nll_C, sum_C1 = losses_(logits_CV, labels_C1)  # the logits are now exponentials
-        nll_C = torch.where(is_asked_C, nll_C, 0.0)
-        weights_C = self._weights_N[place]
         # Whole distributions are compared. Those over the buckets of the candidates and one "other"
         # are not alike: a flat student has nearly all in "other", and would look sure.
         is_sure_CR = None
-        if self._entropy_NR is not None:
-            own_C1 = entropy_of(logits_CV, sum_C1)[:, None]
-            is_sure_CR = self._entropy_NR[place] < own_C1 + MARGIN
+        if self._entropy_NR is None:
+            nll_C, sum_C1 = losses_(logits_CV, labels_C1)
+        else:
+            nll_C, sum_C1, entropy_C = losses_and_entropies_(logits_CV, labels_C1)
+            is_sure_CR = self._entropy_NR[place] < entropy_C[:, None] + MARGIN
+        # The logits are now exponentials.
+        nll_C = torch.where(is_asked_C, nll_C, 0.0)
+        weights_C = self._weights_N[place]
 
         bucket_CS, mass_CS = self._bucket_NS[place], self._mass_NS[place].to(logits_CV)
         place_E, id_E = self._table.ids(bucket_CS, self._count(place))

@@ -265,12 +265,20 @@ def most_likely(logits_CV: "Tensor", count: int) -> tuple["Tensor", "Tensor"]:
     return found_CK, torch.nn.functional.pad(ids_CK.int(), missing, value=-1)
 
 
-def sample(
-    logits_CV: "Tensor", likeliest: tuple["Tensor", "Tensor"], uniform_C: "Tensor"
+def sample_(
+    exponentials_CV: "Tensor",
+    top_C1: "Tensor",
+    likeliest: tuple["Tensor", "Tensor"],
+    uniform_C: "Tensor",
 ) -> tuple["Tensor", "Tensor"]:
-    """(C, K) what each id stands for, as a logit, and the ids (int32), of `most_likely`'s results
-    and (C,) numbers of [0, 1): the K ids with the least variance whose probabilities are right on
-    average (Fearnhead and Clifford 2003). Minus infinity and -1 where fewer have any mass.
+    """(C, K) what each id stands for, as a logit, and the ids (int32): the K ids with the least
+    variance whose probabilities are right on average (Fearnhead and Clifford 2003). Minus infinity
+    and -1 where fewer have any mass.
+
+    Args:
+        exponentials_CV: of the logits after `top_C1` was subtracted; they are overwritten.
+        likeliest: what `most_likely` gives for the logits.
+        uniform_C: numbers of [0, 1).
 
     Ids of at least a threshold are sure; of the others each is drawn with the probability of its
     mass divided by the threshold, and stands for that. With the threshold K are kept. Systematic:
@@ -278,15 +286,17 @@ def sample(
     """
     import torch
 
-    (num_rows, num_ids), (found_CK, likeliest_CK) = logits_CV.shape, likeliest
-    top_C1, places_CK = found_CK[:, :1], likeliest_CK.clamp_min(0).long()
-    others_CV = logits_CV.new_zeros(num_rows, num_ids + -num_ids % _BLOCK)
-    torch.sub(logits_CV, top_C1, out=others_CV[:, :num_ids]).exp_()
+    (num_rows, num_ids), (found_CK, likeliest_CK) = exponentials_CV.shape, likeliest
+    places_CK = likeliest_CK.clamp_min(0).long()
+    # Without a copy, which takes as long as the rest, where the ids make whole blocks.
+    others_CV = exponentials_CV
+    if num_ids % _BLOCK:
+        others_CV = torch.nn.functional.pad(exponentials_CV, (0, -num_ids % _BLOCK))
     others_CV.scatter_(1, places_CK, 0.0)
     mass_CK = (found_CK - top_C1).exp()
     sums_CJ = (blocks_CJB := others_CV.view(num_rows, -1, _BLOCK)).sum(2)
     rest_CK = sums_CJ.sum(1, keepdim=True) + mass_CK.flip(1).cumsum(1).flip(1)
-    steps_K = torch.arange(found_CK.shape[1], device=logits_CV.device)
+    steps_K = torch.arange(found_CK.shape[1], device=exponentials_CV.device)
     is_sure_CK = ((mass_CK > 0) & (mass_CK * (steps_K.flip(0) + 1) >= rest_CK)).cumprod(1).bool()
     unsure_CK = mass_CK.masked_fill(is_sure_CK, 0.0)
     others_CV.scatter_(1, places_CK, unsure_CK)

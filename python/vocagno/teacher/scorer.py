@@ -31,8 +31,13 @@ from vocagno.models.batching import (
     packs,
 )
 from vocagno.models.head import Head, hidden_states, language_head
-from vocagno.models.losses import causal_shift, chunked_nll, entropy_of
-from vocagno.teacher.candidates import NONE, Scored, device_codes_of, most_likely, sample
+from vocagno.models.losses import (
+    causal_shift,
+    chunked_nll,
+    logits_of_chunks,
+    losses_and_entropies_,
+)
+from vocagno.teacher.candidates import NONE, Scored, device_codes_of, most_likely, sample_
 from vocagno.teacher.windows import Window, requesting
 
 
@@ -211,29 +216,26 @@ class TransformersScorer:
         states_NH = self.asked_states(one_pass)
         labels_N = _to(states_NH.device, one_pass.labels_N)
         shape = len(states_NH), self.candidates
+        nll_N, entropy_N, own_N = states_NH.new_empty(3, len(states_NH), dtype=torch.float32)
         top_NK = states_NH.new_empty(shape, dtype=torch.float32)
         ids_NK = states_NH.new_empty(shape, dtype=torch.int32)
-        own_N1 = top_NK.new_empty(len(states_NH), 1)
-        entropy_N = top_NK.new_empty(len(states_NH))
-        drawn_N = one_pass.uniform_N
-        uniform_N = None if drawn_N is None else _to(self.head.device, drawn_N)
-
-        def look(logits_CV: Tensor, labels_C1: Tensor, place: slice) -> None:
-            known_CV = logits_CV[:, : self._num_ids]
-            found = most_likely(known_CV, self.candidates)
-            if uniform_N is not None:
-                found = sample(known_CV, found, uniform_N[place])
-            top_NK[place], ids_NK[place] = found
-            own_N1[place] = logits_CV.gather(1, labels_C1)
-
-        def look_after(exponentials_CV: Tensor, sum_C1: Tensor, place: slice) -> None:
-            known_CV = exponentials_CV[:, : self._num_ids]
-            if known_CV.shape != exponentials_CV.shape:  # ids that pad the head are no candidates
-                sum_C1 = known_CV.sum(1, keepdim=True)
-            entropy_N[place] = entropy_of(known_CV, sum_C1)
-
-        nll_N = chunked_nll(states_NH, self.head, labels_N, look, look_after)
-        codes_NK = device_codes_of(top_NK - (own_N1 + nll_N[:, None]))
+        uniform_N = (
+            None if one_pass.uniform_N is None else _to(self.head.device, one_pass.uniform_N)
+        )
+        for logits_CV, place in logits_of_chunks(states_NH, self.head):
+            labels_C1 = labels_N[place, None].to(logits_CV.device)
+            known_CV = logits_CV[:, : self._num_ids]  # ids that pad the head are no candidates
+            candidates = most_likely(known_CV, self.candidates)
+            own_N[place] = logits_CV.gather(1, labels_C1).squeeze(1)
+            top_C1 = candidates[0][:, :1]
+            if known_CV.shape != logits_CV.shape:
+                top_C1 = top_C1.maximum(logits_CV[:, self._num_ids :].amax(1, keepdim=True))
+            of_labels = losses_and_entropies_(logits_CV, labels_C1, self._num_ids, top_C1)
+            nll_N[place], entropy_N[place] = of_labels.nll_C, of_labels.entropy_C
+            if uniform_N is not None:  # the logits are now exponentials
+                candidates = sample_(known_CV, top_C1, candidates, uniform_N[place])
+            top_NK[place], ids_NK[place] = candidates
+        codes_NK = device_codes_of(top_NK - (own_N + nll_N)[:, None])
         ids_NK = ids_NK.masked_fill(codes_NK == NONE, -1)
         return nll_N, ids_NK, codes_NK, device_codes_of(-entropy_N)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,13 +35,14 @@ candidate, in about 0.13 us and 40 bytes each: 2 s and 0.7 GB for the least chun
 all have one. A teacher's ids cost nothing, so they are not limited."""
 LEAST_SHARE = 0.99
 
-_FORMAT = 2
+_FORMAT = 3
 """Of the files and of the definition: those of another one are not found in a cache."""
 _AT_ONCE = 16_384
 """Pieces that a tokenizer gets at once; an encoding takes about 1 kB."""
 _MOST_KNOWN = 1 << 22
 """Pairs of tokens that are remembered, 9 bytes each."""
 _LOW = 0xFFFF_FFFF
+_NEVER_IN_UTF8 = re.compile(rb"[\xc0\xc1\xf5-\xff]")
 _FACTS = ("fingerprints", "pieces", "max_size", "dissolved", "largest")
 
 
@@ -128,9 +130,9 @@ class Agreement(NamedTuple):
 class Buckets:
     """The bucket of each id of two vocabularies, made by `buckets`.
 
-    An id in no bucket has -1: special tokens, the unknown token, ids without a text of their own,
-    ids with no counterpart, and ids of components that are too large. They are "other", as are ids
-    beyond the arrays, which a model may have.
+    An id in no bucket has -1: special tokens, the unknown token, ids without a text of their own or
+    with bytes that UTF-8 never has, ids with no counterpart, and ids of components that are too
+    large. They are "other", as are ids beyond the arrays, which a model may have.
     """
 
     student: NDArray[np.int32]
@@ -140,7 +142,8 @@ class Buckets:
     fingerprints: tuple[str, str]
     """`TokenSpans.fingerprint` of the student's tokenizer and of the teacher's."""
     pieces: tuple[int, int]
-    """Number of ids that stand for a text of their own, of the student and of the teacher."""
+    """Number of ids of the student and of the teacher that stand for a text of their own, in bytes
+    that UTF-8 can have."""
     max_size: int
     """Ids of the student that a bucket may have."""
     dissolved: int
@@ -297,7 +300,7 @@ def buckets(
 
 
 def _made(student: TokenSpans, teacher: TokenSpans, max_size: int) -> Buckets:
-    own, other = student.text_pieces(), teacher.text_pieces()
+    own, other = (_possible(side.text_pieces()) for side in (student, teacher))
     roots = _components(_first_tokens(own, teacher, other), _first_tokens(other, student, own))
     sizes = np.bincount(roots, minlength=len(roots))
     own_sizes = np.bincount(roots[: len(own)], minlength=len(roots))
@@ -349,6 +352,12 @@ def _ids_of_texts(texts: list[str], tokenizer: Any, name: str) -> Iterator[list[
                 part[number] = ""
             encodings = tokenized(tokenizer, part, name, with_offsets=False)
         yield from (encoding.ids for encoding in encodings)
+
+
+def _possible(pieces: list[bytes | None]) -> list[bytes | None]:
+    """The same without pieces that no text has. Of the 256 single bytes 13 are such; a vocabulary
+    of bytes has an id for each, and one that was trained on text often has none."""
+    return [None if piece and _NEVER_IN_UTF8.search(piece) else piece for piece in pieces]
 
 
 def _piece_of(pieces: list[bytes | None], index: int) -> bytes:
