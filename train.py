@@ -1,7 +1,7 @@
 """Trains a student under a teacher: `accelerate launch train.py [--config FILE] [--OPTION VALUE]`.
 
-It is `vocagno train`. Without `--config` it trains the guided student of the quickstart, and makes
-what that needs.
+It is `vocagno train`. Without `--config` and `--data.train` it trains the guided student of the
+quickstart, and makes what that needs.
 """
 
 import sys

@@ -41,21 +41,23 @@ def main(
 
     Args:
         arguments: as on the command line: `--config FILE`, `--optimizer.lr 1e-4` and the like.
-        default_config: used without `--config`.
+        default_config: used if neither `--config` nor `--data.train` is given. A run on a text of
+            one's own must not inherit a student, a teacher or a learning rate from it.
         prepare: makes what `default_config` needs; only called if it is used.
     """
     command, name = Command(add_command, carry_out), "vocagno train"
     words = list(sys.argv[1:] if arguments is None else arguments)
 
     def run() -> int:
-        if default_config is None or any(one.partition("=")[0] == "--config" for one in words):
+        options = {word.partition("=")[0] for word in words}
+        if default_config is None or options & {"--config", "--data.train"}:
             return command(name, words)
-        given = ["--config", str(default_config), *words]
-        command.read(name, given)  # a mistake is found before anything is made
+        with_default = ["--config", str(default_config), *words]
+        command.read(name, with_default)  # a mistake is found before anything is made
         print(f"no --config: taking {default_config}", file=sys.stderr)
         if prepare is not None:
             prepare()
-        return command(name, given)
+        return command(name, with_default)
 
     return exit_status(run)
 
