@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from architectures import tiny_config
+from gguf_files import write_gguf
 from tiny_models import scaled_models, tiny_llama
 from vocagno.config.options import StudentConfig
 from vocagno.config.teacher import TeacherConfig
@@ -278,34 +279,6 @@ def test_a_name_that_the_hub_does_not_know_is_that_of_a_model(monkeypatch):
         teacher_spans(TeacherConfig(model="models/x"))
 
 
-def write_gguf(path, *, omitted="", added=()):
-    """A GGUF file of a tiny Llama, less one tensor, with others of 32 numbers."""
-    gguf = pytest.importorskip("gguf", reason="GGUF files are read by the package gguf")
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(64)
-    writer.add_embedding_length(32)
-    writer.add_block_count(2)
-    writer.add_feed_forward_length(48)
-    writer.add_head_count(2)
-    writer.add_head_count_kv(1)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_dimension_count(16)
-    writer.add_vocab_size(IDS)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
-    tensors = {
-        names.get_name(name, (".weight",)): weight.numpy()
-        for name, weight in tiny_llama(IDS).state_dict().items()
-    }
-    tensors |= {name: torch.ones(32).numpy() for name in added}
-    for name, tensor in tensors.items():
-        if name != omitted:
-            writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -316,7 +289,7 @@ def write_gguf(path, *, omitted="", added=()):
     ],
 )
 def test_tensors_of_a_gguf_file_that_are_not_the_model_s_are_named(tmp_path, options, words):
-    write_gguf(tmp_path / "m.gguf", **options)
+    write_gguf(tmp_path / "m.gguf", IDS, **options)
     with pytest.raises(ConfigError, match=f"teacher.model: .*{words}"):
         teacher(tmp_path, gguf_file="m.gguf")
 
@@ -325,7 +298,7 @@ def test_tensors_of_a_gguf_file_that_are_not_the_model_s_are_named(tmp_path, opt
     "options", [{}, {"omitted": "output.weight"}, {"added": ["rope_freqs.weight"]}]
 )
 def test_a_sound_gguf_file_loads(tmp_path, options):
-    write_gguf(tmp_path / "m.gguf", **options)
+    write_gguf(tmp_path / "m.gguf", IDS, **options)
     loaded = teacher(tmp_path, gguf_file="m.gguf")
     torch.testing.assert_close(
         loaded.model.embed_tokens.weight, tiny_llama(IDS).model.embed_tokens.weight

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vocagno.cli import alignment, evaluation, guidance, scores, stores
+from vocagno.cli import alignment, evaluation, guidance, models, scores, stores
 from vocagno.config.arguments import Command, Program
 from vocagno.quickstart import students
 
@@ -62,6 +62,8 @@ main: Program = Program(
         "scores verify": Command(scores.add_verify, scores.verify),
         "scores export": Command(scores.add_export, scores.export),
         "scores import": Command(scores.add_import, scores.import_),
+        "transfer": Command(models.add_transfer, models.transfer),
+        "unpack": Command(models.add_unpack, models.unpack),
         "eval": Command(evaluation.add_eval, evaluation.eval_),
         "report": Command(add_report, report, has_json=False),
         "train": Command(add_train, train),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -26,8 +25,8 @@ from vocagno.alignment.arrays import as_count
 from vocagno.errors import InputError
 from vocagno.system.files import appearing, digest
 from vocagno.tokens.id_texts import TokenizedTexts
+from vocagno.tokens.spelling import ids_in_context, text_of
 from vocagno.tokens.token_spans import TokenSpans
-from vocagno.tokens.tokenizer_files import TokenizerError, tokenized, unreadable
 
 MAX_SIZE = 65_536
 """Student ids of a bucket by default. The loss gathers all of them at each token with such a
@@ -37,8 +36,6 @@ LEAST_SHARE = 0.99
 
 _FORMAT = 3
 """Of the files and of the definition: those of another one are not found in a cache."""
-_AT_ONCE = 16_384
-"""Pieces that a tokenizer gets at once; an encoding takes about 1 kB."""
 _MOST_KNOWN = 1 << 22
 """Pairs of tokens that are remembered, 9 bytes each."""
 _LOW = 0xFFFF_FFFF
@@ -101,13 +98,13 @@ class Boundaries:
         asked, texts = [], []
         for number, pair in enumerate(pairs):
             own, other = _piece_of(self._own, pair >> 32), _piece_of(self._others, pair & _LOW)
-            if own and other and (text := _text(own + other)):
+            if own and other and (text := text_of(own + other)):
                 found[number] = False
                 # White space before a word may be cut in another way than at the end.
                 given = [text, f"{text}x"] if other.isspace() else [text]
                 asked += [(number, len(own))] * len(given)
                 texts += given
-        ids_of_texts = _ids_of_texts(texts, self._tokenizer, self._sides[0].name)
+        ids_of_texts = ids_in_context(texts, self._tokenizer, self._sides[0].name)
         for (number, size), text, ids in zip(asked, texts, ids_of_texts, strict=True):
             pieces = [_piece_of(self._own, one) for one in ids]
             is_other = b"".join(pieces) != text.encode()
@@ -328,8 +325,8 @@ def _first_tokens(
 ) -> NDArray[np.int32]:
     """(len(pieces),) the token of a side, whose own pieces are `own`, that each piece begins with;
     -1 for none."""
-    texts = [_text(piece or b"") for piece in pieces]
-    ids_of_texts = _ids_of_texts(texts, side.continuing_tokenizer(), side.name)
+    texts = [text_of(piece or b"") for piece in pieces]
+    ids_of_texts = ids_in_context(texts, side.continuing_tokenizer(), side.name)
     firsts = np.fromiter((ids[0] if ids else -1 for ids in ids_of_texts), np.int32, len(pieces))
     id_of = {piece: index for index, piece in enumerate(own) if piece}
     longest = max(map(len, id_of), default=0)
@@ -341,19 +338,6 @@ def _first_tokens(
     return firsts
 
 
-def _ids_of_texts(texts: list[str], tokenizer: Any, name: str) -> Iterator[list[int]]:
-    """The tokens of each text; none of a text that cannot be read."""
-    for begin in range(0, len(texts), _AT_ONCE):
-        part = texts[begin : begin + _AT_ONCE]
-        try:
-            encodings = tokenized(tokenizer, part, name, with_offsets=False)
-        except TokenizerError:  # it has no token for some character, and no unknown token
-            for number, _ in unreadable(tokenizer, part):
-                part[number] = ""
-            encodings = tokenized(tokenizer, part, name, with_offsets=False)
-        yield from (encoding.ids for encoding in encodings)
-
-
 def _possible(pieces: list[bytes | None]) -> list[bytes | None]:
     """The same without pieces that no text has. Of the 256 single bytes 13 are such; a vocabulary
     of bytes has an id for each, and one that was trained on text often has none."""
@@ -363,13 +347,6 @@ def _possible(pieces: list[bytes | None]) -> list[bytes | None]:
 def _piece_of(pieces: list[bytes | None], index: int) -> bytes:
     """The text of an id; empty for one without a text of its own."""
     return (pieces[index] or b"") if 0 <= index < len(pieces) else b""
-
-
-def _text(piece: bytes) -> str:
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:  # a part of a character
-        return ""
 
 
 def _components(teacher_of: NDArray[np.int32], student_of: NDArray[np.int32]) -> NDArray[np.int64]:

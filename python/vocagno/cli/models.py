@@ -1,0 +1,197 @@
+"""`vocagno transfer` and `vocagno unpack`: model folders for training, made from other models."""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vocagno.config.arguments import CORPUS
+from vocagno.errors import InputError, naming
+
+if TYPE_CHECKING:
+    from vocagno.tokens.token_spans import TokenSpans
+
+_CONTEXT = 512
+"""Longest run of tokens that losses of --text are measured on."""
+
+
+def add_transfer(parser: Any) -> None:
+    """Give a model another tokenizer: new rows of its embedding and head, made from the old ones.
+
+    A token that both vocabularies have keeps its rows; another one gets the mean of the rows of the
+    old tokens that spell it, weighted by their bytes. The model that comes out is worse until it is
+    trained, for which its old self can be the teacher:
+    vocagno train --student.model FOLDER --teacher.model MODEL.
+    """
+    parser.add_argument("model", type=str, help="folder of the model, or its name on the hub")
+    parser.add_argument(
+        "tokenizer", type=str, help="the new one: a folder, a name on the hub, or a tokenizer.json"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="new folder for the model")
+    parser.add_argument("--eos", type=str | None, help="its end of text, if it declares none")
+    parser.add_argument(
+        "--text",
+        type=str | None,
+        help=f"nats a byte are measured on it, before and after: {CORPUS}",
+    )
+
+
+def add_unpack(parser: Any) -> None:
+    """Make a model folder from a GGUF file: weights that train, configuration and tokenizer."""
+    parser.add_argument("file", type=Path, help="the GGUF file")
+    parser.add_argument("--out", type=Path, required=True, help="new folder for the model")
+
+
+def transfer(options: Any) -> dict[str, Any]:
+    """Writes the model with the new tokenizer; what its rows were made from."""
+    from transformers import AutoTokenizer
+
+    from vocagno.models.transfer import special_counterparts, transfer_
+    from vocagno.models.weights import causal_model
+    from vocagno.tokens.token_spans import TokenSpans
+
+    _check_new(options.out)
+    texts = [] if options.text is None else _texts(options.text)
+    model = causal_model(options.model, "model", dtype="auto")
+    with naming("model"):
+        old_tokenizer = AutoTokenizer.from_pretrained(options.model)
+    new_tokenizer = _new_tokenizer(options.tokenizer, options.eos)
+    old, new = TokenSpans(old_tokenizer), TokenSpans(new_tokenizer)
+    result: dict[str, Any] = {"tokens_before": old.vocabulary_size, "tokens": new.vocabulary_size}
+    if texts:
+        result |= _measured(model, old, texts, "_before")
+    counts = transfer_(model, old, new, special_counterparts(old_tokenizer, new_tokenizer))
+    result |= {f"{name}_rows": count for name, count in asdict(counts).items()}
+    _set_special_ids(model, new_tokenizer)
+    _keep_chat_template(old_tokenizer, new_tokenizer)
+    if texts:
+        result |= _measured(model, new, texts, "")
+    card = (
+        f"The weights of `{Path(options.model).name}` with the tokenizer of "
+        f"`{Path(options.tokenizer).name}`: {counts.copied:,} rows are copied, {counts.composed:,} "
+        "are means of the rows of the tokens that spell them, weighted by their bytes. To be "
+        "trained before it is used."
+    )
+    _write(model, new_tokenizer, options.out, card)
+    return result
+
+
+def unpack(options: Any) -> dict[str, Any]:
+    """Writes the model of a GGUF file as transformers' `from_pretrained` reads it, in float32."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from vocagno.models.weights import causal_model
+
+    _check_new(options.out)
+    folder, name = str(options.file.parent), options.file.name
+    if not options.file.is_file():
+        raise InputError(f"file: no file {options.file}")
+    packed = causal_model(folder, "file", gguf_file=name, dtype=torch.float32)
+    config = packed.config
+    if hasattr(config, "quantization_config"):  # transformers saves no model that has one
+        del config.quantization_config
+    with naming("file"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model.load_state_dict(packed.state_dict())
+        model.generation_config = packed.generation_config
+        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    _write(model, tokenizer, options.out, f"The weights of `{name}`, unpacked to float32.")
+    return {
+        "weights": sum(weight.numel() for weight in model.parameters()),
+        "out": str(options.out),
+    }
+
+
+def _check_new(folder: Path) -> None:
+    if folder.exists():
+        raise InputError(f"--out: {folder} is there; name a new folder, or remove it")
+
+
+def _texts(corpus: str) -> list[str]:
+    from vocagno.data.corpus import read_batches
+
+    texts = [text for batch in read_batches(corpus) for text in batch if text]
+    if not texts:
+        raise InputError(f"--text: {corpus} has no text")
+    return texts
+
+
+def _new_tokenizer(name: str, eos: str | None) -> Any:
+    """The transformers tokenizer of a folder, a name or a tokenizer.json, with an end of text."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    from vocagno.tokens.student_tokenizer import student_tokenizer
+    from vocagno.tokens.token_spans import TokenSpans
+
+    with naming("tokenizer"):
+        if Path(name).is_file():
+            definition = TokenSpans.from_pretrained(name).tokenizer_copy()
+            tokenizer = PreTrainedTokenizerFast(tokenizer_object=definition)
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(name)
+    if eos is not None or tokenizer.eos_token is None:  # a bare tokenizer.json declares none
+        tokenizer.eos_token = student_tokenizer(name, eos).eos
+    return tokenizer
+
+
+def _measured(model: Any, spans: "TokenSpans", texts: list[str], suffix: str) -> dict[str, float]:
+    """Bytes a token and nats a byte, of the tokens that have a loss."""
+    import numpy as np
+
+    from vocagno.teacher.scorer import TransformersScorer
+    from vocagno.teacher.scoring import Teacher
+    from vocagno.teacher.windows import TextReader
+
+    context = min(_CONTEXT, getattr(model.config, "max_position_embeddings", _CONTEXT))
+    reader = TextReader(spans, spans.prefix_ids, context=context, min_context=context // 4)
+    teacher = Teacher(TransformersScorer(model.eval(), batch_tokens=2048, width=context), reader)
+    nats = num_bytes = num_tokens = 0.0
+    for scores in teacher.score(texts):
+        has_loss = np.isfinite(scores.nll)
+        nats += float(scores.nll[has_loss].sum(dtype=np.float64))
+        num_bytes += int(np.diff(scores.spans[has_loss], axis=1).sum())
+        num_tokens += int(has_loss.sum())
+    return {
+        f"bytes_per_token{suffix}": num_bytes / num_tokens,
+        f"nats_per_byte{suffix}": nats / num_bytes,
+    }
+
+
+def _set_special_ids(model: Any, tokenizer: Any) -> None:
+    """Names the ends and the padding of the new tokenizer in both configurations of a model."""
+    for role in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        value = getattr(tokenizer, role)
+        for config in (model.config.get_text_config(), model.generation_config):
+            if config is not None:
+                setattr(config, role, value)
+
+
+def _keep_chat_template(old_tokenizer: Any, new_tokenizer: Any) -> None:
+    """Gives the new tokenizer the model's chat template, if it has none and knows its tokens."""
+    template = old_tokenizer.chat_template
+    if template is None or new_tokenizer.chat_template is not None:
+        return
+    known = new_tokenizer.get_vocab()
+    names = [str(token) for token in old_tokenizer.added_tokens_decoder.values() if token.special]
+    if lost := [name for name in names if name in str(template) and name not in known]:
+        print(
+            f"warning: the chat template is left out: the new tokenizer has no {', '.join(lost)}",
+            file=sys.stderr,
+        )
+        return
+    new_tokenizer.chat_template = template
+
+
+def _write(model: Any, tokenizer: Any, folder: Path, card: str) -> None:
+    """Writes a folder that `from_pretrained` reads, all of it or nothing."""
+    from vocagno.training.checkpoint import publish_folder, written_whole
+
+    temporary = folder.with_name(f"{folder.name}.tmp")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(temporary):
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        (temporary / "README.md").write_text(f"# {folder.name}\n\n{card}\n", encoding="utf-8")
+        publish_folder(temporary, folder)
+    print(folder, file=sys.stderr)

@@ -1,0 +1,195 @@
+"""Models with another tokenizer: rows, ties and biases, folders, and what is refused."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from families import FAMILIES, TEXTS
+from gguf_files import write_gguf
+from tiny_models import save_llama, scaled_models, tiny_llama
+from vocagno import TokenSpans
+from vocagno.errors import ConfigError
+from vocagno.models.transfer import transfer_
+
+NEW, OLD = "byte-level", "llama"
+
+
+@pytest.fixture(scope="module")
+def sides():
+    return {name: TokenSpans(FAMILIES[name]()) for name in (NEW, OLD)}
+
+
+def logits_of(model, spans, text):
+    with torch.no_grad():
+        ids = torch.from_numpy(spans.encode([text]).ids.astype(np.int64))
+        return model(input_ids=ids[None]).logits[0]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_same_vocabulary_gives_the_same_model(sides, tied):
+    """Also without the rows that padded the old head."""
+    old = sides[OLD]
+    model = tiny_llama(old.vocabulary_size + 16, tie_word_embeddings=tied)
+    text = TEXTS[0]
+    before = logits_of(model, old, text)[:, : old.vocabulary_size]
+    special = {
+        index: index for index in np.flatnonzero(old.is_special(np.arange(old.vocabulary_size)))
+    }
+    counts = transfer_(model, old, old, special)
+    assert torch.equal(logits_of(model, old, text), before)
+    assert model.config.vocab_size == old.vocabulary_size
+    assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
+    assert (counts.composed, counts.unspelled, counts.never_written) == (0, 0, 0)
+    assert counts.copied + counts.special + counts.mean == old.vocabulary_size
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_rows_are_means_of_the_rows_that_spell_them(sides, tied):
+    """By hand, from the old tokenizer: a token with the same bytes keeps its row, another one has
+    the mean of the rows that spell it, weighted by their bytes."""
+    old, new = sides[OLD], sides[NEW]
+    model = tiny_llama(old.vocabulary_size, tie_word_embeddings=tied)
+    model.lm_head.bias = torch.nn.Parameter(torch.arange(old.vocabulary_size).float())
+    matrices = [
+        weight.detach().clone()
+        for weight in (model.model.embed_tokens.weight, model.lm_head.weight)
+    ]
+    bias = model.lm_head.bias.detach().clone()
+    end = old.token_id("</s>")
+    counts = transfer_(model, old, new, {new.token_id("<|end|>") or 0: end})
+    pieces, old_pieces = new.text_pieces(), old.text_pieces()
+    made = model.model.embed_tokens.weight, model.lm_head.weight
+    tokenizer = old.continuing_tokenizer()
+    checked = 0
+    for index, piece in enumerate(pieces):
+        if not piece or b"\xef\xbf" in piece:
+            continue
+        try:
+            ids = tokenizer.encode(piece.decode(), add_special_tokens=False).ids
+        except UnicodeDecodeError:
+            continue
+        if b"".join(old_pieces[i] or b"" for i in ids) != piece:
+            continue
+        if piece in old_pieces and len(ids) > 1:
+            ids = [old_pieces.index(piece)]
+        sizes = torch.tensor([len(old_pieces[i]) for i in ids]).float()
+        weights = (sizes / sizes.sum())[:, None]
+        for rows, old_rows in zip(made, matrices, strict=True):
+            torch.testing.assert_close(rows[index], (weights * old_rows[ids]).sum(0))
+        expected = (weights[:, 0] * bias[ids]).sum().item()
+        assert model.lm_head.bias[index].item() == pytest.approx(expected)
+        checked += 1
+    assert checked > 250
+    assert counts.copied > 100
+    assert counts.composed > 40
+
+
+def test_models_that_scale_their_logits_keep_the_scale(sides):
+    """Gemma 2, Cohere, Granite: a copied token has the logit that it had."""
+    old, new = sides[OLD], sides[NEW]
+    for model in scaled_models():
+        model.resize_token_embeddings(old.vocabulary_size, mean_resizing=False)
+        states = torch.randn(1, 3, 32, generator=torch.Generator().manual_seed(0))
+        both = old.token_id("e"), new.token_id("e")
+        rows = [model.get_output_embeddings().weight[both[0]].detach().clone()]
+        scale = getattr(model.config, "logit_scale", None)
+        transfer_(model, old, new, {})
+        rows.append(model.get_output_embeddings().weight[both[1]].detach())
+        assert torch.equal(*rows)
+        assert getattr(model.config, "logit_scale", None) == scale
+        assert model(inputs_embeds=states).logits.shape[-1] == new.vocabulary_size
+
+
+def test_a_tokenizer_with_more_ids_than_rows_is_not_the_model_s(sides):
+    with pytest.raises(ConfigError, match="ids and the model 50 rows: it is not the tokenizer of"):
+        transfer_(tiny_llama(50), sides[OLD], sides[NEW], {})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model with a chat template, and with an end of text and of a turn in its configurations."""
+    (tmp_path / "old").mkdir()
+    tokenizer = FAMILIES[OLD]()
+    save_llama(tmp_path / "old", tokenizer, eos_token_id=2)
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "</s>",
+        "chat_template": "{{ messages[0].content }}</s>",
+    }
+    (tmp_path / "old" / "tokenizer_config.json").write_text(json.dumps(settings))
+    FAMILIES[NEW]().save(str(tmp_path / "new.json"))
+    return tmp_path
+
+
+def test_the_folder_loads_and_says_what_it_was_made_from(folder, cli, corpus):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    new = TokenSpans(folder / "new.json")
+    end = next(token for token in new.vocabulary() if new.is_special([new.token_id(token)])[0])
+    words = folder / "old", folder / "new.json", "--eos", end, "--text", corpus
+    result = cli.json("transfer", *words, "--out", folder / "made")
+    model = AutoModelForCausalLM.from_pretrained(folder / "made")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "made")
+    assert model.config.vocab_size == result["tokens"] == new.vocabulary_size
+    assert model.config.eos_token_id == tokenizer.eos_token_id == new.token_id(end)
+    assert model.generation_config.eos_token_id == new.token_id(end)
+    old = AutoModelForCausalLM.from_pretrained(folder / "old")
+    row = model.model.embed_tokens.weight[new.token_id(end)]
+    assert torch.equal(row, old.model.embed_tokens.weight[2])  # the end of the old texts
+    assert 0.5 < result["nats_per_byte"] / result["nats_per_byte_before"] < 2
+    assert "are means of the rows" in (folder / "made" / "README.md").read_text()
+    assert sum(result[f"{kind}_rows"] for kind in ("copied", "composed", "special", "mean")) == (
+        new.vocabulary_size
+    )
+    # A run takes it as it is.
+    run = ["--student.model", folder / "made", "--data.train", corpus, "--train.steps", 1]
+    cli("train", *run, "--guidance.method", "cpt", "--data.seq_len", 16, "--output", folder / "run")
+
+
+def test_what_cannot_be_transferred_is_refused_and_nothing_is_written(folder, cli, tmp_path):
+    new, out = folder / "new.json", tmp_path / "out"
+    (tmp_path / "there").mkdir()
+    for words, message in (
+        ((folder / "old", new, "--out", tmp_path / "there"), "--out: .* is there"),
+        ((folder / "none", new, "--out", out), "model: no folder"),
+        ((folder / "old", folder / "none.json", "--out", out), "none.json"),
+        ((folder / "old", new, "--eos", "<none>", "--out", out), "'<none>' is not a token of"),
+        ((folder / "old", new, "--text", folder / "none", "--out", out), "none"),
+    ):
+        assert re.search(message, cli.error("transfer", *words)), message
+        assert not out.exists()
+
+
+def test_a_chat_template_goes_with_its_tokens_alone(folder, cli):
+    from transformers import AutoTokenizer
+
+    end = TokenSpans(folder / "new.json").token(0) or ""
+    words = "transfer", folder / "old", folder / "new.json", "--eos", end
+    said = cli(*words, "--out", folder / "without").err
+    assert "the chat template is left out: the new tokenizer has no </s>" in said
+    assert AutoTokenizer.from_pretrained(folder / "without").chat_template is None
+    said = cli("transfer", folder / "old", folder / "old", "--out", folder / "same").err
+    assert "chat template" not in said
+    assert AutoTokenizer.from_pretrained(folder / "same").chat_template is not None
+
+
+def test_a_gguf_file_becomes_a_folder(tmp_path, cli):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = FAMILIES["byte-level"]()
+    size = tokenizer.get_vocab_size()
+    write_gguf(tmp_path / "m.gguf", size, tokenizer=tokenizer)
+    result = cli.json("unpack", tmp_path / "m.gguf", "--out", tmp_path / "made")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "made")
+    assert result["weights"] == sum(weight.numel() for weight in model.parameters())
+    assert torch.equal(model.lm_head.weight, tiny_llama(size).lm_head.weight)
+    ids = AutoTokenizer.from_pretrained(tmp_path / "made").encode(TEXTS[0])
+    assert ids == tokenizer.encode(TEXTS[0]).ids
+    assert "is there" in cli.error("unpack", tmp_path / "m.gguf", "--out", tmp_path / "made")
+    assert "no file" in cli.error("unpack", tmp_path / "x.gguf", "--out", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
