@@ -38,11 +38,11 @@ def chunked_entropy(hidden_NH: Tensor, head: Head) -> Tensor:
 def logits_of_chunks(hidden_NH: Tensor, head: Head) -> Iterator[tuple[Tensor, slice]]:
     """The logits (C, V) of some states at a time, float32 without gradient, and their place. They
     may be overwritten, and are by the next chunk."""
-    if isinstance(head, LanguageHead) and head.weight_VH.dtype != hidden_NH.dtype:
-        head = head.as_type(torch.float32)  # once for all chunks
-    else:
-        head = head.for_chunks()
     with torch.no_grad():
+        if isinstance(head, LanguageHead) and head.weight_VH.dtype != hidden_NH.dtype:
+            head = head.as_type(torch.float32)  # once for all chunks
+        else:
+            head = head.for_chunks()
         room = head.room_for(len(hidden_NH))
     for place in chunks(len(hidden_NH), head.vocabulary_size, head.device):
         with torch.no_grad():
