@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 import vocagno.data.corpus
 from corpora import write_corpus
+from folders import LFS_POINTER
 from vocagno.data.corpus import scan, text_hash
 from vocagno.data.corpus_files import CorpusError
 
@@ -132,7 +133,6 @@ def test_prompts_and_completions(tmp_path, kind):
 
 
 GOOD = b'{"text": "ok"}\n'
-LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 9\n" % (b"0" * 64)
 MARK = b"\xef\xbb\xbf"
 
 

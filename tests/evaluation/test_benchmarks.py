@@ -15,6 +15,7 @@ pytest.importorskip("math_verify")
 
 from chaos import repeats
 from evaluation_data import RECORDS, right, write_benchmark, write_benchmarks
+from folders import LFS_POINTER
 from shared_data import shared
 from vocagno.evaluation import benchmarks
 from vocagno.evaluation.benchmarks import (
@@ -268,6 +269,10 @@ def test_examples_that_lm_eval_carries(tmp_path):
         BenchmarkError, match=r"mathqa\.md: no such file; expected the 4 worked exam"
     ):
         read_examples(BENCHMARKS["mathqa"], tmp_path)
+    (tmp_path / "prompts" / "cot").mkdir(parents=True)
+    (tmp_path / "prompts" / "cot" / "mathqa.md").write_bytes(LFS_POINTER)
+    with pytest.raises(BenchmarkError, match=r"mathqa\.md: is a pointer .* `git lfs pull`"):
+        read_examples(BENCHMARKS["mathqa"], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -284,6 +289,7 @@ def test_examples_that_lm_eval_carries(tmp_path):
         (b"[1]\n", "line 1: expected an object"),
         (b"\n", "no items"),
         (gzip.compress(b"{}" * 100, mtime=0)[:-20], "gz: cannot be read after line 0"),
+        (LFS_POINTER, "is a pointer to the file, .* `git lfs pull`"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, lines, message):

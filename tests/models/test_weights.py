@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from architectures import tiny_config
+from folders import LFS_POINTER
 from gguf_files import write_gguf
 from tiny_models import scaled_models, tiny_llama
 from vocagno.config.options import StudentConfig
@@ -269,6 +270,15 @@ def test_what_is_no_folder_of_weights_is_named(tmp_path, path, of_teacher, of_st
     for ask in (tokenizer_of_student, lambda config: student_settings(config, 1, 1)):
         with pytest.raises(ConfigError, match=f"^student.model: .*{of_student}|^{of_student}"):
             ask(StudentConfig(model=model))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "m.gguf"])
+def test_a_pointer_to_weights_is_named(tmp_path, name):
+    tiny_llama(IDS).save_pretrained(tmp_path)
+    (tmp_path / name).write_bytes(LFS_POINTER)
+    gguf_file = name if name == "m.gguf" else None
+    with pytest.raises(ConfigError, match=f"{name}: is a pointer .* `git lfs pull`"):
+        teacher(tmp_path, gguf_file=gguf_file)
 
 
 def test_a_name_that_the_hub_does_not_know_is_that_of_a_model(monkeypatch):

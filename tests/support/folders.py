@@ -1,5 +1,8 @@
 """Contents of folders."""
 
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 9\n" % (b"0" * 64)
+"""What a clone without Git LFS holds in place of a large file."""
+
 
 def contents(store):
     """Every file of a store, but for its locks."""

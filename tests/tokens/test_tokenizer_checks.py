@@ -21,6 +21,7 @@ from families import (
     contracting,
     without_letters,
 )
+from folders import LFS_POINTER
 from odd_strings import odd_strings
 from shared_data import real_tokenizer
 from vocagno import TokenizerError, TokenSpans, align_text
@@ -208,6 +209,14 @@ def test_a_file_that_grows_when_unpacked_is_refused(tokenizers, tmp_path, monkey
     for path, words in ((packed, "1 MiB after decompression"), (plain, "1 MiB$")):
         with pytest.raises(TokenizerError, match=f"{path.name}: not .* more than {words}"):
             TokenSpans(path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "t.json.gz"])
+def test_a_pointer_to_a_tokenizer_is_no_tokenizer(tmp_path, name):
+    (tmp_path / name).write_bytes(LFS_POINTER)
+    path = tmp_path if name == "tokenizer.json" else tmp_path / name
+    with pytest.raises(TokenizerError, match=f"{name}: is a pointer .* `git lfs pull`"):
+        TokenSpans.from_pretrained(str(path))
 
 
 def test_the_vocabulary_is_cut_out_wherever_it_may_stand(tokenizers):

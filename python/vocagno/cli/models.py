@@ -16,7 +16,7 @@ _CONTEXT = 512
 
 
 def add_transfer(parser: Any) -> None:
-    """Give a model another tokenizer: new rows of its embedding and head, made from the old ones.
+    """Give a model another tokenizer, with rows made from those of the old one.
 
     A token that both vocabularies have keeps its rows; another one gets the mean of the rows of the
     old tokens that spell it, weighted by their bytes. The model that comes out is worse until it is

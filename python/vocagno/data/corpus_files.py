@@ -11,20 +11,13 @@ from typing import Any, BinaryIO
 
 from vocagno.errors import InputError
 from vocagno.system.addresses import explained
+from vocagno.system.files import POINTER_SIZE, refuse_pointer
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".txt")
 _BLOCK = 1 << 23
 """Bytes that are read ahead from a remote file."""
 _COPIED = 1 << 20
 """Bytes that are taken from these at once."""
-
-_POINTERS = {
-    b"version https://git-lfs.github.com/spec/": "git lfs pull",
-    b"/annex/objects/": "git annex get",
-}
-"""How a file begins that stands for one that is not here, and the command that fetches that one."""
-_MOST_OF_POINTER = 1024
-"""Bytes that a pointer stays below, by the specification of Git LFS."""
 
 
 class CorpusError(InputError):
@@ -62,16 +55,14 @@ class CorpusFile:
         """Its bytes; seekable. Raises: OSError; CorpusError for a stand-in of a file that is
         elsewhere, which would be read as a text."""
         file = self._bytes()
-        if file.seek(0, io.SEEK_END) < _MOST_OF_POINTER:
+        try:
+            if file.seek(0, io.SEEK_END) < POINTER_SIZE:
+                file.seek(0)
+                refuse_pointer(file.peek(), self.name, CorpusError)
             file.seek(0)
-            start = file.peek()
-            for prefix, fetch in _POINTERS.items():
-                if start.startswith(prefix):
-                    file.close()
-                    raise CorpusError(
-                        f"{self.name}: is a pointer to the file, not the file; run `{fetch}` there"
-                    )
-        file.seek(0)
+        except BaseException:
+            file.close()
+            raise
         return file
 
     def _bytes(self) -> io.BufferedReader:

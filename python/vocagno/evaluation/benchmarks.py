@@ -17,7 +17,7 @@ import numpy as np
 
 from vocagno.errors import InputError
 from vocagno.evaluation.answers import answer_part, extracted, in_box, normalized
-from vocagno.system.files import appearing
+from vocagno.system.files import appearing, refuse_pointers
 
 Record = Mapping[str, Any]
 """A line of a benchmark's file."""
@@ -318,6 +318,7 @@ def _file_of(benchmark: Benchmark, data: Path) -> Path:
 
 def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a file, each with its place. Lines end only in LF; blank ones are skipped."""
+    refuse_pointers([path], BenchmarkError)
     opened = gzip.open if path.suffix == ".gz" else open
     line = b""
     number = 0
@@ -368,6 +369,7 @@ def read_examples(benchmark: Benchmark, data: Path) -> Examples:
     name = f"prompts/cot/{benchmark.prompt}.md"
     for path in (data / name, data.absolute().parent / name):
         if path.is_file():
+            refuse_pointers([path], BenchmarkError)
             try:
                 return Examples(path.read_text(encoding="utf-8-sig").strip(), str(path))
             except UnicodeDecodeError as error:

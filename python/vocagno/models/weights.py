@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vocagno.errors import ConfigError, naming
+from vocagno.system.files import refuse_pointers
 
 _GGUF_OPTIONS = {"teacher.model": "teacher.gguf_file", "model": "--gguf_file"}
 """Options that take a GGUF file, by the one that names its model."""
@@ -85,6 +86,7 @@ def model_settings(name: str, option: str, gguf_file: str | None = None) -> Any:
     else:
         where = f"{option}: no folder {name}, and not found on the hub"
     options = {} if gguf_file is None else {"gguf_file": gguf_file}
+    refuse_pointers([Path(name) / (gguf_file or "config.json")], ConfigError)
     with naming(where):
         return AutoConfig.from_pretrained(name, **options)
 
@@ -102,6 +104,10 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
 
     model_settings(name, option, gguf_file)
     check_no_adapter(name, option)
+    if Path(name).is_dir():
+        pattern = gguf_file or "*.safetensors*"
+        with naming(option):
+            refuse_pointers(sorted(Path(name).glob(pattern)), ConfigError)
     options |= {"use_safetensors": True} if gguf_file is None else {"gguf_file": gguf_file}
     with naming(option):
         model, report = AutoModelForCausalLM.from_pretrained(

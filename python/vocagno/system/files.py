@@ -6,12 +6,21 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from vocagno.errors import InputError
 from vocagno.system.addresses import Address
+
+POINTER_SIZE = 1024
+"""Bytes that a pointer stays below, by the specification of Git LFS."""
+_POINTERS = {
+    b"version https://git-lfs.github.com/spec/": "git lfs pull",
+    b"/annex/objects/": "git annex get",
+}
+"""How a file begins that stands for one that is not here, and the command that fetches that one."""
 
 
 @contextmanager
@@ -124,3 +133,22 @@ def file_digest(path: Path) -> str:
         while block := file.read(1 << 20):
             state.update(block)
     return state.hexdigest()
+
+
+def refuse_pointer(start: bytes, name: str, error: type[InputError] = InputError) -> None:
+    """Refuses the stand-in of a file that is kept elsewhere (Git LFS, git-annex). It would be read
+    as a short text.
+
+    Args: start: the first bytes of a file of less than `POINTER_SIZE`.
+    Raises: `error`, with the command that fetches the file.
+    """
+    for prefix, fetch in _POINTERS.items():
+        if start.startswith(prefix):
+            raise error(f"{name}: is a pointer to the file, not the file; run `{fetch}` there")
+
+
+def refuse_pointers(paths: Iterable[Path], error: type[InputError] = InputError) -> None:
+    """Refuses pointers among local files (`refuse_pointer`); a file that is not there is none."""
+    for path in paths:
+        if path.is_file() and path.stat().st_size < POINTER_SIZE:
+            refuse_pointer(path.read_bytes(), str(path), error)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocagno.errors import InputError
+from vocagno.system.files import refuse_pointers
 
 _SLOW = (
     "a slow tokenizer must first be converted to a fast one (transformers' convert_slow_tokenizer)"
@@ -189,6 +190,7 @@ def _read(path: Path) -> str:
             f"{path}: no such file; expected a tokenizer.json, a tokenizer.json.gz or a folder "
             "with a tokenizer.json"
         )
+    refuse_pointers([path], TokenizerError)
     try:
         with path.open("rb") as file:
             start = file.read(4)
