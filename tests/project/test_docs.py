@@ -334,3 +334,13 @@ def test_the_table_of_buckets_is_that_of_the_results():
     results = ROOT / "benches" / "results" / "2026-11-25-buckets.md"
     assert len(table.splitlines()) == 11
     assert f"\n{table}\n" in results.read_text(encoding="utf-8")
+
+
+def test_what_is_read_and_then_trusted_has_a_test_with_a_wrong_partner():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = page.partition("## What is read and then trusted\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 25
+    for row in rows:
+        (file, name) = re.fullmatch(r".*\| `(tests/\S+\.py)::(test_\w+)` \|", row).groups()
+        assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), row
