@@ -171,7 +171,7 @@ def test_a_chat_template_goes_with_its_tokens_alone(folder, cli):
     end = TokenSpans(folder / "new.json").token(0) or ""
     words = "transfer", folder / "old", folder / "new.json", "--eos", end
     said = cli(*words, "--out", folder / "without").err
-    assert "the chat template is left out: the new tokenizer has no </s>" in said
+    assert "the chat template is omitted: the new tokenizer has no </s>" in said
     assert AutoTokenizer.from_pretrained(folder / "without").chat_template is None
     said = cli("transfer", folder / "old", folder / "old", "--out", folder / "same").err
     assert "chat template" not in said

@@ -176,7 +176,7 @@ def _keep_chat_template(old_tokenizer: Any, new_tokenizer: Any) -> None:
     names = [str(token) for token in old_tokenizer.added_tokens_decoder.values() if token.special]
     if lost := [name for name in names if name in str(template) and name not in known]:
         print(
-            f"warning: the chat template is left out: the new tokenizer has no {', '.join(lost)}",
+            f"warning: the chat template is omitted: the new tokenizer has no {', '.join(lost)}",
             file=sys.stderr,
         )
         return

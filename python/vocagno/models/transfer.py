@@ -114,7 +114,7 @@ def composed_rows(rows_WH: Tensor, spellings: Spellings, special_ids: Mapping[in
 
     Long tokens have more weight: SmolLM2 with TinyLlama's vocabulary starts at 1.097 nats a byte of
     mathematical text in place of 1.107 with equal weights, with Qwen2.5's at 1.303 in place of
-    1.352. The row of the first or of the last piece alone gives 1.58 to 2.22.
+    1.352. The row of the first or of the last piece gives 1.58 to 2.22.
     """
     sizes = torch.from_numpy(spellings.sizes)
     new_ids_P = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
@@ -130,7 +130,7 @@ def composed_rows(rows_WH: Tensor, spellings: Spellings, special_ids: Mapping[in
 
 def special_counterparts(old_tokenizer: Any, new_tokenizer: Any) -> dict[int, int]:
     """The old id that each special token of a new tokenizer takes its row from: that of the same
-    role, else of the same name. Tokens with neither are left out.
+    role, else of the same name. Tokens with neither are omitted.
 
     Args: old_tokenizer, new_tokenizer: of transformers.
     """

@@ -98,7 +98,7 @@ def spell(new: TokenSpans, old: TokenSpans) -> Spellings:
 
 def _written_ids(side: TokenSpans, pieces: list[bytes | None]) -> dict[bytes, int]:
     """The id that a tokenizer writes for each text of its vocabulary, where several ids have it;
-    the least one if it writes none of them alone."""
+    the least one if it writes none of them by itself."""
     ids_of_piece: dict[bytes, list[int]] = {}
     for index, piece in enumerate(pieces):
         if piece:
