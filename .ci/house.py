@@ -6,7 +6,8 @@ takes it away elsewhere, and one that needs less lowers it. `make lint` runs thi
 across vocabularies took 1,660 lines of the package, 4 modules, and 1,820 lines of tests; stores on
 S3 394, 2 and 438; candidates in other trainers 191 and 154, and what reviewers found in them 46 and
 74; checks of what is loaded, graded and read, own rules and the gate by entropy 1,070, 2 and 1,590,
-which a change that makes room has to earn again.
+which a change that makes room has to earn again, like the 550, 3 and 430 of models with another
+tokenizer or from a GGUF file.
 """
 
 import ast
@@ -23,10 +24,10 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 29_140,
-    "modules of python/vocagno": 131,
+    "lines of python/vocagno": 29_690,
+    "modules of python/vocagno": 134,
     "lines of research": 2_165,
-    "lines of tests": 32_330,
+    "lines of tests": 32_800,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,
