@@ -14,18 +14,18 @@ from families import HARD_TEXTS, TEXTS
 from vocagno import TokenSpans
 from vocagno.errors import GuidanceError
 from vocagno.guidance.mappings import (
-    Pieces,
+    DocumentPairs,
     compared_groups,
-    group_ends,
     identity_map,
     positional_map,
+    safe_cuts,
 )
 
 NAN = math.nan
 
 
 def pieces_of(student, teacher, student_cu=None, teacher_cu=None, **more):
-    """Pieces with the spans of both sides, each of document 7 and the first of its row."""
+    """DocumentPairs with the spans of both sides, each of document 7 and the first of its row."""
     student, teacher = (np.array(s, np.int32).reshape(-1, 2) for s in (student, teacher))
     student_cu = np.array(student_cu or [0, len(student)])
     count = len(student_cu) - 1
@@ -42,7 +42,7 @@ def pieces_of(student, teacher, student_cu=None, teacher_cu=None, **more):
         "row_sizes": [len(student)],
         "row_pieces": np.arange(count + 1),
     }
-    return Pieces(student=student, teacher=teacher, student_cu=student_cu, **given | more)
+    return DocumentPairs(student=student, teacher=teacher, student_cu=student_cu, **given | more)
 
 
 def compare(student, teacher, nll, predicted=None, ends=(), **cu):
@@ -125,7 +125,7 @@ def test_chunks_may_end_wherever_no_group_is_cut(parts):
         for place in range(1, len(numbers))
         if {n for n in numbers[:place] if n >= 0} & {n for n in numbers[place:] if n >= 0}
     }
-    ends = group_ends(np.array(numbers, np.int64)).tolist()
+    ends = safe_cuts(np.array(numbers, np.int64)).tolist()
     assert ends == [place for place in range(1, len(numbers) + 1) if place not in cut]
 
 

@@ -260,7 +260,7 @@ def test_a_bucket_that_the_student_rules_out_has_its_gradient():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"bucket_key": "another"}, r"^candidates: of other buckets than those of the loss"),
+        ({"bucket_key": "another"}, r"^candidates: are of other buckets than those of the loss"),
         ({"buckets": None}, r"^guidance.method: distill needs the candidates of the tokens"),
         ({"candidate_entropy": None}, "^guidance.distill_where: surer compares the entropy"),
         ({"candidates": torch.zeros(1, 23, 5)}, r"^candidates \(1, 23, 5\): expected the shape"),

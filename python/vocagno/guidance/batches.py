@@ -21,7 +21,7 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import MixedRows, Row, RowStore, WithEmpty
 from vocagno.guidance.bucket_targets import NO_BUCKET, BucketTargets, Targets, check_targets
-from vocagno.guidance.mappings import NO_GROUP, chunk_ends_of
+from vocagno.guidance.mappings import NO_GROUP, safe_cuts_of
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
 from vocagno.guidance.pieces import (
@@ -203,7 +203,7 @@ class Collator:
         members_before = None
         if tokens.targets is not None:
             members_before = self._put_targets(tensors, tokens.targets, places)
-        ends = chunk_ends_of(tensors, self.guidance)
+        ends = safe_cuts_of(tensors, self.guidance)
         units = None
         if self._needs_lines:
             assert self.line_ends is not None

@@ -21,7 +21,7 @@ from vocagno.alignment.mapping import starts
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError, require
 from vocagno.guidance.bucket_loss import BucketTable, on_device
-from vocagno.guidance.mappings import Pieces
+from vocagno.guidance.mappings import DocumentPairs
 from vocagno.system.files import digest
 from vocagno.teacher.candidates import Candidates
 from vocagno.tokens.buckets import Boundaries, Buckets
@@ -107,7 +107,11 @@ class BucketTargets:
         )
 
     def rows(
-        self, pieces: Pieces, ids: NDArray[np.int64], tokens: NDArray[np.int32], number: int = 0
+        self,
+        pairs: DocumentPairs,
+        ids: NDArray[np.int64],
+        tokens: NDArray[np.int32],
+        number: int = 0,
     ) -> NDArray[np.int64]:
         """(n, 3) the teacher token that starts where each student token does, if both are in one
         bucket, else -1; its id; and that of the student token before in the piece, -1 for none.
@@ -119,21 +123,21 @@ class BucketTargets:
             ids: (n,) the student's. tokens: (M,) the teacher's. number: of the store.
         """
         num_threads = None if get_worker_info() is None else 1
-        found = starts(pieces.student, pieces.teacher, **pieces.cu_seqlens, num_threads=num_threads)
+        found = starts(pairs.student, pairs.teacher, **pairs.cu_seqlens, num_threads=num_threads)
         of = self.buckets[number]
         mine = _looked_up(of.student, ids)
         theirs = _looked_up(of.teacher, tokens)[np.maximum(found, 0)] if len(tokens) else mine
         rows = np.where((found >= 0) & (mine >= 0) & (mine == theirs), found, -1)
         before = np.append(-1, ids)[:-1]
-        before[pieces.student_cu[:-1][np.diff(pieces.student_cu) > 0]] = -1
+        before[pairs.student_cu[:-1][np.diff(pairs.student_cu) > 0]] = -1
         real = np.append(tokens, -1)[rows]
         return np.stack([rows, real, before], 1).astype(np.int64)
 
     def of_stored(
-        self, pieces: Pieces, ids: NDArray[np.int64], candidates: Candidates, number: int = 0
+        self, pairs: DocumentPairs, ids: NDArray[np.int64], candidates: Candidates, number: int = 0
     ) -> Targets:
         """`Targets` of all n tokens, from a store's candidates of the M. Args: as `rows`."""
-        rows_n3 = torch.from_numpy(self.rows(pieces, ids, candidates.tokens, number))
+        rows_n3 = torch.from_numpy(self.rows(pairs, ids, candidates.tokens, number))
         ids_MK, mass_MK, entropy_M = map(
             torch.from_numpy,
             (candidates.ids, candidates.probabilities, candidates.nats_of_entropy),

@@ -27,10 +27,11 @@ class Objective:
     weights: Sequence[float] = (1.0,)
     """Weights of the parts that are trained; later parts are only reported."""
     num_parts: int = 1
-    """P."""
+    """P, the number of parts."""
     ends: ChunkEnds = None
     width: int = 0
-    """Numbers per token that it computes at a time, next to the logits."""
+    """How many numbers per token the objective computes at a time, next to the logits. Chunks are
+    made small enough for them."""
 
     def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
         """(C, P) the parts of the losses of the tokens at `place`; `logits_CV`, which are float32,
@@ -38,13 +39,13 @@ class Objective:
         raise NotImplementedError
 
     def rows(self, place: slice) -> Tensor | None:
-        """Which rows of the chunk that was computed last have a gradient, rising; None for all."""
+        """The rows with a gradient in the chunk that was computed last, ascending; None for all."""
         return None
 
 
 class CrossEntropy(Objective):
-    """The loss of labels, those of -100 aside; or, with weights that are known once the losses of a
-    chunk are, the weighted loss of a kept token, and the loss."""
+    """Cross-entropy of the labels that are not -100. If weights are given, each loss is multiplied
+    by its weight, and the plain loss is reported next to it."""
 
     def __init__(
         self,
@@ -53,15 +54,21 @@ class CrossEntropy(Objective):
         ends: ChunkEnds = None,
         factor_K: Tensor | None = None,
     ) -> None:
-        """Args: weigh: losses (C,) and place of a chunk to weights (C,). factor_K: of losses."""
+        """Args:
+        labels_K: target ids; -100 takes no part.
+        weigh: turns the losses (C,) of a chunk and its place into weights (C,).
+        ends: positions at which a chunk may end; None for all.
+        factor_K: multiplies each loss, the reported one too.
+        """
         self._labels_K, self._weigh, self._factor_K = labels_K, weigh, factor_K
         self.ends: ChunkEnds = ends
         self.num_parts = 1 if weigh is None else 2
         self.weights_K: Tensor = torch.zeros(labels_K.shape, device=labels_K.device)
-        """The weights of the chunks that were computed."""
+        """The weights in the chunks that were computed so far."""
 
     def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
-        """In place, so that a chunk takes one matrix of this size and no more."""
+        """Computes losses and gradient within the matrix of logits, so that a chunk takes only one
+        matrix of this size."""
         labels_C = self._labels_K[place]
         is_asked_C = labels_C != IGNORED
         labels_C1 = torch.where(is_asked_C, labels_C, 0)[:, None]
@@ -112,15 +119,15 @@ def chunked_loss(hidden_KH: Tensor, head: Head, objective: Objective) -> tuple[T
     Gradients are made in the forward pass, so nothing is computed twice; a second backward pass
     through the same loss is refused. Under `torch.no_grad()` no product for a gradient is made.
     """
-    given = head, objective, product_dtype(hidden_KH, head)
+    arguments = head, objective, product_dtype(hidden_KH, head)
     with torch.autocast(hidden_KH.device.type, enabled=False):
         if not torch.is_grad_enabled():
-            parts_KP = _parts_of_chunks(hidden_KH, *given)
+            parts_KP = _parts_of_chunks(hidden_KH, *arguments)
             return _weighted_sum(objective, parts_KP), parts_KP
         if isinstance(head, OwnHead):
-            total, parts_KP = _OwnChunkedLoss.apply(hidden_KH, *given, *head.weights.values())
+            total, parts_KP = _OwnChunkedLoss.apply(hidden_KH, *arguments, *head.weights.values())
         else:
-            total, parts_KP = _ChunkedLoss.apply(hidden_KH, *given, head.weight_VH, head.bias_V)
+            total, parts_KP = _ChunkedLoss.apply(hidden_KH, *arguments, head.weight_VH, head.bias_V)
     return total, parts_KP
 
 
@@ -144,23 +151,24 @@ def _weighted_sum(objective: Objective, parts_KP: Tensor) -> Tensor:
 
 
 class _ScaledBackward(torch.autograd.Function):
-    """A loss whose gradients were made, and `_kept`, in the forward pass."""
+    """A loss whose gradients were made in the forward pass, and kept by `_keep_gradients`."""
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """These gradients, times that of the loss; None for head, objective and type."""
+        """Multiplies the kept gradients by that of the loss. Head, objective and type have none."""
         if ctx.is_used:
             raise RuntimeError("a second backward pass through one head loss is not supported")
         ctx.is_used = True  # the gradients are scaled where they stand
         grad_KH, *of_weights = (
-            None if kept is None else kept.mul_(gradients[0]).to(dtype)
-            for kept, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+            None if gradient is None else gradient.mul_(gradients[0]).to(dtype)
+            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
         return grad_KH, None, None, None, *of_weights
 
 
 class _ChunkedLoss(_ScaledBackward):
-    """Logits of a chunk, their losses, and at once what the gradients take of them."""
+    """The loss of a head that is a matrix. Each chunk's logits become their own gradient, which is
+    multiplied into the gradients of states and weights before the next chunk overwrites it."""
 
     @staticmethod
     def forward(
@@ -209,13 +217,14 @@ class _ChunkedLoss(_ScaledBackward):
             if grad_VH is not None:
                 states_CH = states_KH[place] if rows_C is None else states_KH[place][rows_C]
                 _add_product_(grad_VH, grad_CV.T, states_CH, is_first=place.start == 0)
-        return _kept(
+        return _keep_gradients(
             ctx, parts_KP, objective, (hidden_KH, weight_VH, bias_V), (grad_KH, grad_VH, grad_V)
         )
 
 
 class _OwnChunkedLoss(_ScaledBackward):
-    """As `_ChunkedLoss`, with autograd through the model's own code for the gradients."""
+    """The loss of a head that only the model's own code can compute. Autograd gives the gradients,
+    through the graph of one chunk at a time."""
 
     @staticmethod
     def forward(
@@ -251,27 +260,28 @@ class _OwnChunkedLoss(_ScaledBackward):
             for leaf in leaves:
                 leaf.grad = torch.zeros_like(leaf) if leaf.requires_grad else None
         gradients = grad_KH, *(leaf.grad for leaf in leaves)
-        return _kept(ctx, parts_KP, objective, (hidden_KH, *weights), gradients)
+        return _keep_gradients(ctx, parts_KP, objective, (hidden_KH, *weights), gradients)
 
 
-def _kept(
+def _keep_gradients(
     ctx: Any,
     parts_KP: Tensor,
     objective: Objective,
     inputs: Sequence[Tensor | None],
     gradients: Sequence[Tensor | None],
 ) -> tuple[Tensor, Tensor]:
-    """What a forward pass gives; keeps the gradients of its inputs."""
+    """Keeps the gradients of a forward pass's inputs for its backward pass. Returns what the
+    forward pass does: the sum, and the parts."""
     ctx.save_for_backward(*gradients)
-    ctx.dtypes = [None if one is None else one.dtype for one in inputs]
+    ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in inputs]
     ctx.is_used = False
     ctx.mark_non_differentiable(parts_KP)
     return _weighted_sum(objective, parts_KP), parts_KP
 
 
 def _moved_up_(matrix_CV: Tensor, rows_K: Tensor) -> Tensor:
-    """(K, V) the rows of these numbers, rising, in the place of the first ones: a few at a time, so
-    that no second matrix of this size exists."""
+    """(K, V): moves rows, whose numbers ascend, to the top of a matrix, and returns that part.
+    A few rows move at a time, so that no second matrix of this size exists."""
     for start in range(0, len(rows_K), _MOVED_ROWS):
         part = rows_K[start : start + _MOVED_ROWS]
         matrix_CV[start : start + len(part)] = matrix_CV[part]  # no later row is overwritten
@@ -297,10 +307,11 @@ def _add_product_(sum_VH: Tensor, a_VC: Tensor, b_CH: Tensor, *, is_first: bool)
 
 
 def _adds_in_float32(release: str) -> bool:
-    """Of a release of torch; 2.8 and 2.9 have such an addmm, but it refuses a float32 sum."""
+    """True if a release of torch has an `addmm` that adds to a float32 sum. Those of 2.8 and 2.9
+    have the argument, but refuse such a sum."""
     return TorchVersion(release) >= "2.11.dev0"
 
 
 _ADDS_IN_FLOAT32 = _adds_in_float32(torch.__version__)
-"""Whether this torch adds a product of low precision to a float32 matrix where that stands; else
-the product is written to memory, read again, and added."""
+"""True if this torch adds a product of low precision to a float32 matrix in place. Otherwise the
+product is written to memory, read again, and added."""

@@ -26,9 +26,9 @@ class Choice(NamedTuple):
     weights_BT: Tensor
     """Float32, 0.0 or 1.0; under `alm` from -1 to 1."""
     thresholds_S: Tensor | None
-    """Of each scope, in nats: the excess loss that a unit had to reach, minus infinity for any; NaN
-    where none competes, and for a `criterion` that ranks by more than the excess loss. None for
-    chunks."""
+    """For each scope, the smallest excess loss that was kept, in nats. -inf: all competing units
+    were kept. NaN: none competed, or the `criterion` ranks by more than the excess loss. None: the
+    method chooses whole chunks of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class TokenMetrics:
     weights_BT: Tensor
     """1.0 for a token that is trained on, else 0.0."""
     thresholds_S: Tensor | None = None
-    """As `Choice.thresholds_S`; None for methods that rank no tokens."""
+    """The thresholds of the choice (`Choice.thresholds_S`); None if the method ranks no tokens."""
 
 
 def chosen_cross_entropy(
@@ -49,8 +49,9 @@ def chosen_cross_entropy(
     """The weighted sum of the losses of the tokens that `choose` keeps, given the losses of all.
 
     Args:
-        choose: (B, T) losses in nats to weights and thresholds.
-        num_kept: as `selective_cross_entropy`.
+        choose: turns (B, T) losses in nats into weights and thresholds.
+        num_kept: at most how many tokens are kept, if the host knows it; then it need not wait for
+            the device.
     Returns: float32 sum, with gradients if they are enabled, and the metrics of each token.
     """
     hidden_NH, head, labels_N = student.flat_hidden, student.head, student.labels_BT.flatten()
@@ -76,8 +77,10 @@ def chosen_cross_entropy(
 def full_cross_entropy(
     student: StudentSide, num_kept: int | None = None
 ) -> tuple[Tensor, TokenMetrics]:
-    """The sum of the losses of all labels, and the metrics of each token. Args: as
-    `selective_cross_entropy`."""
+    """The sum of the losses of all labels, and the metrics of each token.
+
+    Args: num_kept: the number of labels, if the host knows it.
+    """
     hidden_NH, head, labels_BT = student.flat_hidden, student.head, student.labels_BT
     labels_N = labels_BT.flatten()
     is_asked_N = labels_N != IGNORED
@@ -120,8 +123,11 @@ def all_losses(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
 
 
 def _places(kept_N: Tensor, num_kept: int | None) -> Tensor:
-    """(K,) the kept tokens in order; of a shape that the host knows, if it knows the number (on a
-    CPU it need not)."""
+    """(K,) the positions of the kept tokens in order.
+
+    On a GPU `nonzero` makes the host wait, because K is known only there. If `num_kept` says how
+    many there are at most, a stable sort gives them in a shape that the host knows.
+    """
     if num_kept is None or kept_N.device.type == "cpu":
         return kept_N.nonzero().squeeze(1)
     return torch.argsort(~kept_N, stable=True)[:num_kept]
@@ -152,8 +158,9 @@ def one_pass_cross_entropy(
     the student but those of its unit: each logit is computed once.
 
     Args:
-        weigh, ends: as `CrossEntropy`.
-        threshold: for the metrics, nats.
+        weigh: turns the losses (C,) of a chunk and its place into weights (C,).
+        ends: positions at which a chunk may end; None for all.
+        threshold: is reported with the metrics, in nats.
     Returns: the sum, float32, with gradients, and the metrics of each token.
     """
     hidden_NH, shape = student.flat_hidden, student.labels_BT.shape

@@ -1,5 +1,5 @@
-"""Both sides of the pieces of rows, and the mapping of each method: the teacher tokens, or groups
-of them, behind each student token.
+"""The tokens of student and teacher in the same parts of documents, and the mapping of each
+method: which teacher tokens, or which group of them, a student token is compared with.
 
 N: student tokens and M: teacher tokens of all pieces of a batch, one after the other.
 """
@@ -19,60 +19,69 @@ from vocagno.errors import GuidanceError
 
 UNMAPPED = -1
 NO_GROUP = -1
-"""In place of a group's number: the token is compared with no teacher token, and is a unit of its
-own."""
+"""The number of no group: the token is compared with no teacher token, and is a unit of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pieces:
-    """Both sides of the pieces of some rows: parts of documents. n: student tokens of all rows, one
-    after the other; M: the teacher's tokens of all their pieces."""
+class DocumentPairs:
+    """The tokens of both models in the pieces of some rows. A piece is the part of one document
+    that lies in a row.
+
+    n: student tokens of all rows, one after the other; M: the teacher's tokens of all pieces.
+    """
 
     student: NDArray[np.int32]
     """(n, 2) spans, bytes."""
     num_tokens: NDArray[np.int64]
-    """The student's tokens of each piece."""
+    """How many student tokens each piece has."""
     num_prompt: NDArray[np.int64]
+    """How many of them, from the first, belong to a prompt."""
     student_cu: NDArray[np.int64]
+    """Where the student's tokens of each piece begin, and their number."""
     numbers: list[int]
-    """The document of each piece."""
+    """The number of each piece's document."""
     first_bytes: list[int]
+    """The byte of its document at which each piece begins."""
     end_bytes: list[int]
+    """The byte at which it ends."""
     is_missing: NDArray[np.bool_]
-    """Which pieces are of documents without scores."""
+    """True for pieces of documents without scores."""
     first_rows: NDArray[np.int64]
-    """The teacher's tokens of the document before those of each piece."""
+    """How many teacher tokens the document has before those of each piece."""
     teacher: NDArray[np.int32]
     """(M, 2) spans, bytes."""
     teacher_nll: NDArray[np.float32]
+    """(M,) losses in nats; NaN for none."""
     teacher_cu: NDArray[np.int64]
+    """Where the teacher's tokens of each piece begin, and their number."""
     row_sizes: list[int]
+    """How many student tokens each row has."""
     row_pieces: NDArray[np.int64]
-    """Where the pieces of each row begin."""
+    """The number of each row's first piece, and the number of pieces."""
 
     @property
     def cu_seqlens(self) -> dict[str, NDArray[np.int64]]:
-        """As the functions of `vocagno` take them."""
+        """The boundaries of pieces by the names of the arguments of `vocagno.align` and others."""
         return {"student_cu_seqlens": self.student_cu, "teacher_cu_seqlens": self.teacher_cu}
 
     def teacher_ranges(self) -> NDArray[np.int64]:
-        """(rows, 2) which of the teacher's tokens belong to the pieces of each row."""
+        """(rows, 2) the range of teacher tokens that belong to the pieces of each row."""
         return self.teacher_cu[np.stack([self.row_pieces[:-1], self.row_pieces[1:]], 1)]
 
     def teacher_rows(self) -> list[NDArray[np.int64]]:
         """The teacher's tokens that share text with each row; none if a document is missing: the
         rest would be cut as if it were all."""
         inside = self.sharing_text(self.first_bytes)
-        found = []
+        rows_of_rows = []
         for first, stop in itertools.pairwise(self.row_pieces.tolist()):
             start, end = self.teacher_cu[[first, stop]]
             rows = start + np.flatnonzero(inside[start:end])
-            found.append(rows[:0] if self.is_missing[first:stop].any() else rows)
-        return found
+            rows_of_rows.append(rows[:0] if self.is_missing[first:stop].any() else rows)
+        return rows_of_rows
 
     def learnt(self) -> NDArray[np.bool_]:
-        """(M,) which of the teacher's tokens share text with what their row learns: all of it but
-        prompts."""
+        """(M,) True for teacher tokens that share text with what their row learns, which is all of
+        it but prompts."""
         prompt_ends = [
             int(self.student[token : token + count, 1].max(initial=first))
             for token, count, first in zip(
@@ -82,8 +91,8 @@ class Pieces:
         return self.sharing_text(prompt_ends)
 
     def sharing_text(self, first_bytes: Sequence[int]) -> NDArray[np.bool_]:
-        """(M,) which of the teacher's tokens share text with the part of their document, from
-        `first_bytes` of each piece on, that is in the row."""
+        """(M,) True for teacher tokens that share text with the part of their document that is in
+        the row, from `first_bytes` of each piece on."""
         sizes = np.diff(self.teacher_cu)
         first, end = np.repeat(first_bytes, sizes), np.repeat(self.end_bytes, sizes)
         starts, ends = self.teacher.T
@@ -95,11 +104,13 @@ class Pieces:
         student = _with_text(self.student, *self.student_cu[piece : piece + 2])
         return student, _with_text(self.teacher, *self.teacher_cu[piece : piece + 2])
 
-    def first_only(self, meeting: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """(n,) mapped only to the first teacher token of the document, which has no loss without a
-        BOS."""
+    def first_only(self, overlapping_tokens: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """(n,) True for student tokens that are mapped only to the first teacher token of their
+        document. Without a BOS that token has no loss, which is no fault of the alignment."""
         first_stop = np.where(self.first_rows == 0, self.teacher_cu[:-1] + 1, -2)
-        first_only: NDArray[np.bool_] = meeting[:, 1] == np.repeat(first_stop, self.num_tokens)
+        first_only: NDArray[np.bool_] = overlapping_tokens[:, 1] == np.repeat(
+            first_stop, self.num_tokens
+        )
         return first_only
 
 
@@ -108,17 +119,19 @@ class ComparedTokens:
     """The teacher's losses for n student tokens."""
 
     mapping: NDArray[np.int32]
-    """(n, 2) rows of the teacher's tokens that each is compared with; (-1, -1) for none."""
+    """(n, 2) the range of teacher tokens that each one is compared with; (-1, -1) for none."""
     teacher_loss: NDArray[np.float32]
-    """(n,) nats, NaN for none; of a group the teacher's sum divided by its student tokens."""
+    """(n,) nats, NaN for none. In a group it is the teacher's loss on the group divided by the
+    number of its student tokens, so that both models' losses are sums over the same text."""
     groups: NDArray[np.int64] | None = None
     """(n,) for `unit: group`: the number of each token's group, from 0 in the order of the text; -1
     for none. A group that is compared has a loss of both models."""
     by_group: "ComparedTokens | None" = None
-    """The same for `unit: group`, where a rule of single tokens `needs_group_loss`."""
+    """What `unit: group` would give, if the rule is on single tokens and its lines are measured on
+    groups (`GuidanceConfig.needs_group_loss`)."""
 
 
-def identity_map(pieces: Pieces) -> NDArray[np.int32]:
+def identity_map(pairs: DocumentPairs) -> NDArray[np.int32]:
     """Token to token, for a teacher with the student's vocabulary (Rho-1): by counting, not by
     searching, and what is counted is compared. The teacher's tokens may extend before and after a
     piece, or be missing altogether. A piece that is the first of its row may begin anywhere in its
@@ -127,45 +140,49 @@ def identity_map(pieces: Pieces) -> NDArray[np.int32]:
     Returns: (n, 2) int32 ranges of one teacher row each, (-1, -1) for tokens without text.
     Raises: GuidanceError if the tokens are not the same, which names document and bytes.
     """
-    student, teacher = pieces.student, pieces.teacher
+    student, teacher = pairs.student, pairs.teacher
     mapping = np.full((len(student), 2), UNMAPPED, np.int32)
-    begins_row = {*pieces.row_pieces.tolist()}
-    for piece, document in enumerate(pieces.numbers):
-        mine, theirs = pieces.with_text(piece)
-        if not len(theirs) or not len(mine):
+    begins_row = {*pairs.row_pieces.tolist()}
+    for piece, document in enumerate(pairs.numbers):
+        student_rows, teacher_rows = pairs.with_text(piece)
+        if not len(teacher_rows) or not len(student_rows):
             continue
-        first = _first_counterpart(student[mine], teacher[theirs]) if piece in begins_row else 0
-        rows = theirs[first : first + len(mine)]
-        if len(rows) < len(mine) or (student[mine] != teacher[rows]).any():
-            raise GuidanceError(_difference(student[mine], teacher[rows], document))
-        mapping[mine, 0], mapping[mine, 1] = rows, rows + 1
+        own_spans, first = student[student_rows], 0
+        if piece in begins_row:
+            first = _first_counterpart(own_spans, teacher[teacher_rows])
+        rows = teacher_rows[first : first + len(student_rows)]
+        if len(rows) < len(student_rows) or (own_spans != teacher[rows]).any():
+            raise GuidanceError(_difference(own_spans, teacher[rows], document))
+        mapping[student_rows, 0], mapping[student_rows, 1] = rows, rows + 1
     return mapping
 
 
-def positional_map(pieces: Pieces) -> NDArray[np.int32]:
+def positional_map(pairs: DocumentPairs) -> NDArray[np.int32]:
     """(n, 2): the k-th token with text of each piece to the teacher's k-th, whatever they cover;
     what the longer side has more of stays unmapped.
 
     Source: the published ULD (Boizard et al., arXiv 2402.12030) compares sequences position by
     position, up to the length of the shorter one.
     """
-    mapping = np.full((len(pieces.student), 2), UNMAPPED, np.int32)
-    for piece in range(len(pieces.numbers)):
-        mine, theirs = pieces.with_text(piece)
-        both = min(len(mine), len(theirs))
-        mapping[mine[:both], 0], mapping[mine[:both], 1] = theirs[:both], theirs[:both] + 1
+    mapping = np.full((len(pairs.student), 2), UNMAPPED, np.int32)
+    for piece in range(len(pairs.numbers)):
+        student_rows, teacher_rows = pairs.with_text(piece)
+        count = min(len(student_rows), len(teacher_rows))
+        mapping[student_rows[:count], 0] = teacher_rows[:count]
+        mapping[student_rows[:count], 1] = teacher_rows[:count] + 1
     return mapping
 
 
-def chunk_maps(pieces: Pieces, chunks: int) -> NDArray[np.int32]:
+def chunk_maps(pairs: DocumentPairs, chunks: int) -> NDArray[np.int32]:
     """(n, 2): `chunk_map` of each row, of the teacher's tokens that share text with it. What lies
     between them shares none, and has no loss."""
     maps = []
-    for mine, theirs in zip(pieces.row_sizes, pieces.teacher_rows(), strict=True):
-        mapping = chunk_map(mine, len(theirs), chunks)
-        mapped = mapping[:, 0] >= 0
-        first, stop = mapping[mapped].T
-        mapping[mapped, 0], mapping[mapped, 1] = theirs[first], theirs[stop - 1] + 1
+    for num_tokens, teacher_rows in zip(pairs.row_sizes, pairs.teacher_rows(), strict=True):
+        mapping = chunk_map(num_tokens, len(teacher_rows), chunks)
+        is_mapped = mapping[:, 0] >= 0
+        first, stop = mapping[is_mapped].T
+        mapping[is_mapped, 0] = teacher_rows[first]
+        mapping[is_mapped, 1] = teacher_rows[stop - 1] + 1
         maps.append(mapping)
     return np.concatenate(maps)
 
@@ -182,101 +199,112 @@ def _with_text(spans: NDArray[np.int32], start: int, stop: int) -> NDArray[np.in
     return rows
 
 
-def _first_counterpart(mine: NDArray[np.int32], theirs: NDArray[np.int32]) -> int:
-    """Where the teacher's tokens of a piece begin. A row may begin between the tokens of one
-    character, which all have its span: then the last of them are meant."""
-    first = int(np.searchsorted(theirs[:, 1], mine[0, 0], side="right"))
-    alike = [_leading(spans, mine[0]) for spans in (theirs[first:], mine)]
-    return first + max(0, alike[0] - alike[1])
+def _first_counterpart(student: NDArray[np.int32], teacher: NDArray[np.int32]) -> int:
+    """The index of the teacher's span that belongs to the student's first one.
+
+    A row may begin between the tokens of one character, which all have its span. Then the student
+    has fewer of them than the teacher, and its tokens are the last ones.
+    """
+    first = int(np.searchsorted(teacher[:, 1], student[0, 0], side="right"))
+    of_teacher, of_student = (_count_leading(s, student[0]) for s in (teacher[first:], student))
+    return first + max(0, of_teacher - of_student)
 
 
-def _leading(spans: NDArray[np.int32], span: NDArray[np.int32]) -> int:
-    """How many of the first spans are this one."""
-    other = (spans != span).any(1)
-    return int(np.argmax(other)) if other.any() else len(spans)
+def _count_leading(spans: NDArray[np.int32], span: NDArray[np.int32]) -> int:
+    """Counts the spans, from the first, that are equal to one."""
+    differs = (spans != span).any(1)
+    return int(np.argmax(differs)) if differs.any() else len(spans)
 
 
-def _difference(mine: NDArray[np.int32], theirs: NDArray[np.int32], document: int) -> str:
-    both = min(len(mine), len(theirs))
-    differing = np.flatnonzero((mine[:both] != theirs[:both]).any(1))
-    place = int(differing[0]) if len(differing) else both
-    found = f"[{theirs[place, 0]}, {theirs[place, 1]})" if place < len(theirs) else "missing"
+def _difference(student: NDArray[np.int32], teacher: NDArray[np.int32], document: int) -> str:
+    """The message about the first token whose span differs."""
+    count = min(len(student), len(teacher))
+    differing = np.flatnonzero((student[:count] != teacher[:count]).any(1))
+    place = int(differing[0]) if len(differing) else count
+    of_teacher = "missing"
+    if place < len(teacher):
+        of_teacher = f"[{teacher[place, 0]}, {teacher[place, 1]})"
     return (
         f"guidance.method: rho1: document {document}: the student's token of bytes "
-        f"[{mine[place, 0]}, {mine[place, 1]}) is {found} in the teacher's scores: the "
+        f"[{student[place, 0]}, {student[place, 1]}) is {of_teacher} in the teacher's scores: the "
         "vocabularies are not the same; use guidance.method: vocagno"
     )
 
 
-def compared_groups(pieces: Pieces, is_predicted: NDArray[np.bool_] | None) -> ComparedTokens:
-    """Groups of which both models have the loss of the whole text.
+def compared_groups(pairs: DocumentPairs, is_predicted: NDArray[np.bool_] | None) -> ComparedTokens:
+    """Compares groups: the smallest runs of text at whose ends the tokens of both sides end.
 
-    Args: is_predicted: (n,) which tokens the student predicts; None for all.
+    Args: is_predicted: (n,) True for tokens that the student predicts; None for all.
 
     A group has no teacher loss if one of its teacher tokens has none, if one of its student tokens
     is not predicted (the first of a row, those of a prompt), if it holds the last token of a row,
     whose text may continue in the next one, or if the teacher's text stops inside it.
     """
-    student, teacher = pieces.student, pieces.teacher
-    found = groups(student, teacher, **pieces.cu_seqlens)
+    student, teacher = pairs.student, pairs.teacher
+    all_groups = groups(student, teacher, **pairs.cu_seqlens)
     with_text = student[:, 0] < student[:, 1]
     whole = with_text.copy()
-    whole[np.cumsum(pieces.row_sizes) - 1] = False  # the last token of each row
+    whole[np.cumsum(pairs.row_sizes) - 1] = False  # the last token of each row
     if is_predicted is not None:
         whole &= is_predicted
-    size = sums_in(with_text, found.student)
-    is_cut = sums_in(with_text & ~whole, found.student) > 0
+    size = sums_in(with_text, all_groups.student)
+    is_cut = sums_in(with_text & ~whole, all_groups.student) > 0
     of_teacher = teacher[:, 0] < teacher[:, 1]
-    has_loss = np.isfinite(pieces.teacher_nll)
-    is_known = sums_in(of_teacher & ~has_loss, found.teacher) == 0
-    is_known &= ~_stops_early(pieces, found)
-    total = sums_in(np.where(of_teacher & has_loss, pieces.teacher_nll, 0), found.teacher)
+    has_loss = np.isfinite(pairs.teacher_nll)
+    is_scored = sums_in(of_teacher & ~has_loss, all_groups.teacher) == 0
+    is_scored &= ~_stops_early(pairs, all_groups)
+    total = sums_in(np.where(of_teacher & has_loss, pairs.teacher_nll, 0), all_groups.teacher)
 
-    compared = np.flatnonzero(is_known & ~is_cut)
+    compared = np.flatnonzero(is_scored & ~is_cut)
     of_token = np.full(len(student), NO_GROUP)
-    rows, sizes = rows_in(found.student[compared])
+    rows, sizes = rows_in(all_groups.student[compared])
     of_token[rows] = np.repeat(np.arange(len(compared)), sizes)
     of_token[~with_text] = NO_GROUP
     in_group = of_token != NO_GROUP
     number = compared[of_token[in_group]]
 
     mapping = np.full((len(student), 2), UNMAPPED, np.int32)
-    mapping[in_group] = found.teacher[number]
+    mapping[in_group] = all_groups.teacher[number]
     loss = np.full(len(student), np.nan, np.float32)
     loss[in_group] = total[number] / size[number]
     return ComparedTokens(mapping, loss, of_token)
 
 
-def _stops_early(pieces: Pieces, found: Groups) -> NDArray[np.bool_]:
-    """(G,): whether the last of the teacher's tokens of a text ends inside the group."""
-    teacher, cu_seqlens = pieces.teacher, pieces.teacher_cu
+def _stops_early(pairs: DocumentPairs, all_groups: Groups) -> NDArray[np.bool_]:
+    """(G,) True for a group inside which the teacher's text of a document ends. The teacher's loss
+    would be of less text than the student's."""
+    teacher, cu_seqlens = pairs.teacher, pairs.teacher_cu
     with_text = np.where(teacher[:, 0] < teacher[:, 1], np.arange(len(teacher)), -1)
     last_so_far = np.maximum.accumulate(with_text)
     stops = cu_seqlens[1:][np.diff(cu_seqlens) > 0]
-    last = found.teacher[:, 1] - 1
-    ends_early = teacher[last, 1] < pieces.student[found.student[:, 1] - 1, 1]
+    last = all_groups.teacher[:, 1] - 1
+    ends_early = teacher[last, 1] < pairs.student[all_groups.student[:, 1] - 1, 1]
     stops_early: NDArray[np.bool_] = np.isin(last, last_so_far[stops - 1]) & ends_early
     return stops_early
 
 
-def chunk_ends_of(tensors: Mapping[str, Any], guidance: GuidanceConfig) -> NDArray[np.int64] | None:
-    """`group_ends` of the tensors of a `Batch`, on the host; None where they have no use."""
+def safe_cuts_of(tensors: Mapping[str, Any], guidance: GuidanceConfig) -> NDArray[np.int64] | None:
+    """The `safe_cuts` of a batch, on the host; None for guidance that does not compute on chunks of
+    whole groups."""
     if not guidance.has_fixed_threshold or tensors.get("groups") is None:
         return None
-    return group_ends(tensors["groups"])
+    return safe_cuts(tensors["groups"])
 
 
-def group_ends(groups: ArrayLike) -> NDArray[np.int64]:
-    """The places, in the order of the tokens, before which no group is cut; the last one is their
-    number.
-    Args: groups: the number of each token's group, in the order of the groups; -1 for none."""
+def safe_cuts(groups: ArrayLike) -> NDArray[np.int64]:
+    """Positions at which a batch can be cut into chunks without splitting a group, ascending. The
+    last one is the number of tokens.
+
+    Args: groups: the number of each token's group, ascending; -1 for none.
+    """
     groups_N = np.asarray(groups).ravel()
     places = np.flatnonzero(groups_N >= 0)
     begins = np.flatnonzero(np.diff(groups_N[places], prepend=-1))
     first, last = places[begins], places[np.append(begins[1:], len(places))[: len(begins)] - 1]
-    inside = np.zeros(len(groups_N) + 2, np.int64)
-    np.add.at(inside, first + 1, 1)
-    np.add.at(inside, last + 1, -1)
-    is_cut = np.cumsum(inside)[: len(groups_N) + 1] > 0
-    ends: NDArray[np.int64] = np.flatnonzero(~is_cut)
-    return ends[ends > 0]
+    # A position is inside a group if more groups begin before it than have ended.
+    changes = np.zeros(len(groups_N) + 2, np.int64)
+    np.add.at(changes, first + 1, 1)
+    np.add.at(changes, last + 1, -1)
+    is_inside = np.cumsum(changes)[: len(groups_N) + 1] > 0
+    cuts: NDArray[np.int64] = np.flatnonzero(~is_inside)
+    return cuts[cuts > 0]

@@ -16,7 +16,7 @@ from vocagno.data.rows import Row
 from vocagno.errors import GuidanceError
 from vocagno.guidance.bucket_loss import WITHOUT_ENTROPY
 from vocagno.guidance.bucket_targets import BucketTargets, Targets
-from vocagno.guidance.mappings import ComparedTokens, Pieces
+from vocagno.guidance.mappings import ComparedTokens, DocumentPairs
 from vocagno.guidance.methods.base import Method
 from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.live import LivePieces, LiveText, first_asked
@@ -56,7 +56,7 @@ class SeveralTeachers:
 
 def read_pieces(
     rows: Sequence[Row], scores: StoredScores | LivePieces
-) -> tuple[Pieces, Sequence[DocumentScores], WindowedTexts | None]:
+) -> tuple[DocumentPairs, Sequence[DocumentScores], WindowedTexts | None]:
     """Both sides of the pieces of some rows, the teacher's side of each, and text for a live
     teacher."""
     student = np.concatenate([row.spans for row in rows])
@@ -70,7 +70,7 @@ def read_pieces(
         windowed, documents = scores.read(numbers, first_bytes, end_bytes)
     else:
         documents = list(map(scores.piece, numbers, first_bytes, end_bytes))
-    pieces = Pieces(
+    pieces = DocumentPairs(
         student=student,
         num_tokens=num_tokens,
         num_prompt=np.concatenate([row.num_prompt for row in rows]),
@@ -86,7 +86,7 @@ def read_pieces(
 
 
 def _teacher_side(documents: Sequence[DocumentScores]) -> dict[str, Any]:
-    """The fields of `Pieces` that are the teacher's."""
+    """The fields of `DocumentPairs` that are the teacher's."""
     return {
         "is_missing": np.array([bool(one.missing) for one in documents]),
         "first_rows": np.array([one.first_row for one in documents]),
@@ -119,7 +119,7 @@ def _candidates(
 
 def stored_targets(
     rows: Sequence[Row],
-    pieces: Pieces,
+    pieces: DocumentPairs,
     documents: Sequence[DocumentScores],
     scores: StoredScores,
     targets: BucketTargets,
@@ -225,16 +225,20 @@ def teacher_view(
             targets = stored_targets(
                 rows, pieces, documents, scores, method.targets, needs_entropy=needs_entropy
             )
-    meeting = method.meeting(pieces)
-    compared = method.compared(pieces, meeting, is_predicted)
+    overlapping_tokens = method.overlapping_tokens(pieces)
+    compared = method.compare(pieces, overlapping_tokens, is_predicted)
     reasons = unmapped_reasons(
-        pieces.student, pieces.teacher, meeting, losses=pieces.teacher_nll, **pieces.cu_seqlens
+        pieces.student,
+        pieces.teacher,
+        overlapping_tokens,
+        losses=pieces.teacher_nll,
+        **pieces.cu_seqlens,
     )
     return TeacherView(
         teacher_loss=compared.teacher_loss,
         reasons=reasons,
         with_text=pieces.student[:, 0] < pieces.student[:, 1],
-        first_only=pieces.first_only(meeting),
+        first_only=pieces.first_only(overlapping_tokens),
         missing=np.repeat(pieces.is_missing, pieces.num_tokens),
         mapping=compared.mapping,
         teacher_spans=pieces.teacher,

@@ -14,17 +14,19 @@ from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.loss import Choice
-from vocagno.guidance.mappings import group_ends
-from vocagno.guidance.rules import excess_loss, fixed_weights, group_means, required, roles
+from vocagno.guidance.mappings import safe_cuts
+from vocagno.guidance.rules import excess_loss, fixed_weights, group_means, require_value, roles
 from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.models.head import ChunkEnds
 from vocagno.models.losses import IGNORED
 
-_MOST_PARTS = 10**9  # of a fraction: nine decimals are exact, and products with counts fit int64
+_MOST_PARTS = 10**9
+"""The largest denominator of a share of tokens: nine decimals are exact, and products with counts
+of tokens fit int64."""
 
 
 def kept_count(num_competing: Tensor, top_fraction: float) -> Tensor:
-    """How many of the competing tokens of each scope are kept: exactly ceil(top_fraction * n).
+    """Counts the tokens that are kept of n competing ones in each scope: ceil(top_fraction * n).
 
     `top_fraction` is read as written: 0.1 of 30 tokens is 3, although the nearest binary fraction
     to 0.1 is a little larger than 0.1.
@@ -69,7 +71,7 @@ def worse_place(rank_ST: Tensor, other_ST: Tensor, competing_ST: Tensor) -> Tens
 
 
 def _order(rank_ST: Tensor, competing_ST: Tensor) -> Tensor:
-    """The tokens of each scope by falling rank; those that do not compete come last."""
+    """Orders the tokens of each scope by falling rank; those that do not compete come last."""
     # Any rank of a competing token is made finite (NaN comes first), so that -inf is below it.
     largest = torch.finfo(rank_ST.dtype).max
     ranked_ST = torch.where(competing_ST, rank_ST.nan_to_num(nan=largest), -torch.inf)
@@ -77,21 +79,22 @@ def _order(rank_ST: Tensor, competing_ST: Tensor) -> Tensor:
 
 
 def _places(order_ST: Tensor) -> Tensor:
-    """The place of each token in an order of the tokens."""
+    """(S, T): the place of each token in an order, which is the inverse permutation."""
     place_ST = torch.arange(order_ST.shape[1], device=order_ST.device).expand_as(order_ST)
     return torch.empty_like(order_ST).scatter_(1, order_ST, place_ST)
 
 
 def choose(
-    student_nll_BT: Tensor, labels_BT: Tensor, teacher: GuidanceTensors, config: GuidanceConfig
+    student_nll_BT: Tensor, labels_BT: Tensor, batch: GuidanceTensors, config: GuidanceConfig
 ) -> Choice:
-    """Which tokens train the student (Eq. 4), and from which excess loss on.
+    """Chooses the tokens that train the student (Eq. 4), and says from which excess loss on.
 
     Args:
         student_nll_BT: the student's loss on each token, float32 nats.
         labels_BT: target ids, -100 where nothing is predicted.
-        config: all but method, normalize and min_coverage.
-    Raises: ValueError if the configuration needs something that is not given.
+        batch: the teacher's loss, and what else the configuration needs.
+        config: the rule; `method`, `normalize` and `min_coverage` are not read.
+    Raises: ValueError if the batch lacks something that the configuration needs.
 
     With the paper's rule (`keeps_quota`) the `ceil(top_fraction * n)` of the `n` competing tokens
     of a scope with the largest excess loss are kept; ties go to the earlier position. Which tokens
@@ -102,18 +105,18 @@ def choose(
     shape = _scopes(labels_BT, config)
     if config.has_no_threshold:
         return Choice(
-            fixed_weights(teacher, labels_BT), student_nll_BT.new_full(shape[:1], -torch.inf)
+            fixed_weights(batch, labels_BT), student_nll_BT.new_full(shape[:1], -torch.inf)
         )
-    competing_BT, included_BT = roles(teacher.teacher_loss, labels_BT, config)
+    competing_BT, included_BT = roles(batch.teacher_loss, labels_BT, config)
     competing_ST = competing_BT.reshape(shape)
     nll_BT = student_nll_BT.detach()
     if config.unit == "group":
-        groups_BT = required(teacher.groups, "unit: group needs the groups of the tokens")
+        groups_BT = require_value(batch.groups, "unit: group needs the groups of the tokens")
         nll_BT = group_means(nll_BT, groups_BT)
-    teacher_loss_BT = filled_teacher_loss(teacher, labels_BT, config)
+    teacher_loss_BT = filled_teacher_loss(batch, labels_BT, config)
     excess_ST = excess_loss(nll_BT.reshape(shape), teacher_loss_BT.reshape(shape))
     if config.keeps_quota:
-        entropy_ST = None if teacher.entropy is None else teacher.entropy.reshape(shape)
+        entropy_ST = None if batch.entropy is None else batch.entropy.reshape(shape)
         kept_ST, thresholds_S = _quota(excess_ST, competing_ST, entropy_ST, config)
     else:
         thresholds_S = _thresholds(excess_ST, competing_ST, config)
@@ -121,14 +124,15 @@ def choose(
         kept_ST = ~(excess_ST < thresholds_S[:, None]) & competing_ST
     weights_BT = kept_ST.float().reshape(labels_BT.shape)
     if config.window is not None:
-        weights_BT = weights_BT * fixed_weights(teacher, labels_BT)
+        weights_BT = weights_BT * fixed_weights(batch, labels_BT)
     return Choice(torch.where(included_BT, 1.0, weights_BT), thresholds_S)
 
 
 def _quota(
     excess_ST: Tensor, competing_ST: Tensor, entropy_ST: Tensor | None, config: GuidanceConfig
 ) -> tuple[Tensor, Tensor]:
-    """What the paper's rule keeps, and (S,) thresholds; NaN if more than the excess loss ranks."""
+    """Keeps the best tokens of each scope by the paper's rule. Returns (S, T) booleans and (S,) the
+    smallest excess loss that was kept; NaN if more than the excess loss ranks."""
     assert config.top_fraction is not None
     if config.criterion == "excess":
         kept_ST = top(excess_ST, competing_ST, config.top_fraction)
@@ -152,52 +156,58 @@ def _thresholds(excess_ST: Tensor, competing_ST: Tensor, config: GuidanceConfig)
 
 
 def weights_of_chunks(
-    labels_BT: Tensor, teacher: GuidanceTensors, guidance: GuidanceConfig
+    labels_BT: Tensor, batch: GuidanceTensors, guidance: GuidanceConfig
 ) -> tuple[Callable[[Tensor, slice], Tensor], ChunkEnds]:
-    """`choose` for a chunk of all tokens at a time, where the threshold is known beforehand.
+    """Prepares `choose` for one chunk of tokens at a time, where the threshold is known beforehand.
+
     Returns: a function of the student's losses (C,) of a chunk and of its place, which gives the
-        weights (C,); and the places at which a chunk may end, None for all: a group is not cut."""
+        weights (C,); and the positions at which a chunk may end, so that no group is cut (None:
+        anywhere).
+    """
     groups_BT, ends = None, None
-    if guidance.unit == "group" and teacher.groups is not None:
-        groups_BT, ends = teacher.groups, teacher.chunk_ends
+    if guidance.unit == "group" and batch.groups is not None:
+        groups_BT, ends = batch.groups, batch.chunk_ends
         if ends is None:
-            ends = group_ends(groups_BT.cpu())
+            ends = safe_cuts(groups_BT.cpu())
     tensors = {
-        "teacher_loss": filled_teacher_loss(teacher, labels_BT, guidance),
-        "weight": teacher.weight,
+        "teacher_loss": filled_teacher_loss(batch, labels_BT, guidance),
+        "weight": batch.weight,
         "groups": groups_BT,
     }
-    given = {name: one.flatten() for name, one in tensors.items() if one is not None}
+    columns_N = {
+        name: values_BT.flatten() for name, values_BT in tensors.items() if values_BT is not None
+    }
     labels_N = labels_BT.flatten()
     if guidance.scope != "sequence":  # making options checks them, which takes 0.1 ms
         guidance = replace(guidance, scope="sequence")
 
     def weigh(nll_C: Tensor, place: slice) -> Tensor:
-        of_chunk: dict[str, Any] = {name: one[None, place] for name, one in given.items()}
-        chosen = choose(nll_C[None], labels_N[None, place], GuidanceTensors(**of_chunk), guidance)
-        return chosen.weights_BT[0]
+        of_chunk: dict[str, Any] = {name: col[None, place] for name, col in columns_N.items()}
+        choice = choose(nll_C[None], labels_N[None, place], GuidanceTensors(**of_chunk), guidance)
+        return choice.weights_BT[0]
 
     return weigh, ends
 
 
 def quota_of_roles(competing_BT: Tensor, included_BT: Tensor, config: GuidanceConfig) -> Tensor:
-    """How many tokens the paper's rule keeps, known before any forward pass."""
+    """Counts the tokens that the paper's rule keeps, before any forward pass: which tokens compete
+    follows from the alignment only."""
     assert config.top_fraction is not None
     competing_S = competing_BT.reshape(_scopes(competing_BT, config)).sum(1)
     return kept_count(competing_S, config.top_fraction).sum() + included_BT.sum()
 
 
 def _scopes(tokens_BT: Tensor, config: GuidanceConfig) -> tuple[int, ...]:
-    """The shape in which each row is a scope."""
+    """The shape (S, T) in which tokens compete: each row by itself, or all tokens at once."""
     return tuple(tokens_BT.shape) if config.scope == "sequence" else (1, -1)
 
 
 def filled_teacher_loss(
-    teacher: GuidanceTensors, labels_BT: Tensor, config: GuidanceConfig
+    batch: GuidanceTensors, labels_BT: Tensor, config: GuidanceConfig
 ) -> Tensor:
-    """(B, T): the teacher loss of each token; with `unmapped: mean` the mean of its scope
-    where there is none. Args: as `choose`."""
-    teacher_loss_BT, sums = teacher.teacher_loss, teacher.teacher_sums
+    """(B, T): the teacher's loss of each token in nats. Under `unmapped: mean` a token without one
+    gets the mean of its scope."""
+    teacher_loss_BT, sums = batch.teacher_loss, batch.teacher_sums
     if config.unmapped != "mean":
         return teacher_loss_BT
     if sums is not None and config.scope != "sequence":

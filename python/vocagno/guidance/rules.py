@@ -23,7 +23,7 @@ from vocagno.errors import ConfigError, require
 from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.models.losses import IGNORED
 
-Given = TypeVar("Given")
+Value = TypeVar("Value")
 SMOOTHING_BYTES = 8
 """Added to the neighbours, with 1 nat each, so that a few hard tokens do not make a short line
 noise."""
@@ -35,25 +35,29 @@ class Units:
     `window_max_loss`."""
 
     lines_BT: Tensor
-    """The number of each token's line of text, -1 for none, as `groups_BT`."""
+    """The number of each token's line of text; -1 for a token in no line."""
     bytes_BT: Tensor
     """The bytes of text that each token covers."""
     groups_BT: Tensor | None = None
-    """As `GuidanceTensors.groups`; None where each token is a unit."""
+    """The number of each token's group (`GuidanceTensors.groups`); None if each token is a unit."""
     group_loss_BT: Tensor | None = None
-    """The teacher's sum over the group of each token divided by its student tokens, nats, NaN for
-    none; where the teacher's losses are of single tokens (`needs_group_loss`)."""
+    """The teacher's loss on the whole group of each token divided by the group's student tokens, in
+    nats; NaN where there is none. It is needed if `GuidanceTensors.teacher_loss` is of single
+    tokens (`GuidanceConfig.needs_group_loss`)."""
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Units":
-        """The same after a change of each tensor."""
-        changed = {name: change(one) for name, one in vars(self).items() if one is not None}
+        """Applies a function to each tensor, for example a copy to a device."""
+        changed = {
+            name: change(tensor) for name, tensor in vars(self).items() if tensor is not None
+        }
         return replace(self, **changed)
 
 
 def roles(
     teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig
 ) -> tuple[Tensor, Tensor]:
-    """Which tokens compete for being kept, and which are kept without competing (booleans)."""
+    """Two boolean (B, T) tensors: the tokens that compete for being kept, and those that are kept
+    without competing."""
     valid_BT = labels_BT != IGNORED
     scored_BT = valid_BT & teacher_loss_BT.isfinite()
     if config.unmapped == "mean":
@@ -64,11 +68,15 @@ def roles(
 def known_weights(
     teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
 ) -> Tensor:
-    """(B, T) float32: what a rule with `window_max_loss` knows of the weights before the forward
-    pass: 0.0 for noise and for tokens that neither compete nor are included, 1.0 for the others.
-    Without a threshold these are the weights.
+    """(B, T) float32: the weights that only `window_max_loss` decides, before the forward pass.
 
-    Args: as `teacher_loss_of_neighbours`.
+    A weight is 0.0 for noise and for tokens that neither compete nor are included, 1.0 for others.
+    A rule with a threshold on the excess loss multiplies it by its own weight, 0.0 or 1.0.
+
+    Args:
+        teacher_loss_BT: nats; NaN for none.
+        labels_BT: target ids, -100 where nothing is predicted.
+    Raises: ConfigError for guidance without a limit; ValueError if the groups are missing.
     """
     if config.window_max_loss is None:
         raise ConfigError("guidance.window_max_loss: is not given")
@@ -78,29 +86,31 @@ def known_weights(
     return (included_BT | (competing_BT & ~is_noise_BT)).float()
 
 
-def fixed_weights(teacher: GuidanceTensors, labels_BT: Tensor) -> Tensor:
-    """(B, T): the weights of `known_weights` in a batch, 0 for a label of -100. Raises: ValueError
-    without them."""
-    what = "window_max_loss needs the weights that are known beforehand"
-    return required(teacher.weight, what).masked_fill(labels_BT == IGNORED, 0.0)
+def fixed_weights(batch: GuidanceTensors, labels_BT: Tensor) -> Tensor:
+    """(B, T): the weights in a batch that `known_weights` made, 0 for a label of -100. Raises:
+    ValueError for a batch without them."""
+    need = "window_max_loss needs the weights that are known beforehand"
+    return require_value(batch.weight, need).masked_fill(labels_BT == IGNORED, 0.0)
 
 
 def teacher_loss_of_neighbours(
     teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
 ) -> Tensor:
-    """(B, T) float64: the teacher's loss on the rest of the line of each token, without its group
-    (without groups: without the token), in nats a byte; NaN if nothing is left. `SMOOTHING_BYTES`
-    are added.
+    """(B, T) float64: the teacher's loss on the rest of each token's line, in nats a byte.
+
+    The rest is the line without the token's group, or without the token where there are no groups;
+    so no token decides about itself. NaN if nothing is left. The mean is smoothed: (loss + 8) /
+    (bytes + 8), with `SMOOTHING_BYTES` = 8.
 
     Args:
-        teacher_loss_BT: as `GuidanceTensors.teacher_loss`.
+        teacher_loss_BT: nats; NaN for none.
         labels_BT: target ids, -100 where nothing is predicted.
     Raises: ValueError without groups or their losses where the rule needs these.
     """
     if config.unit == "group" or config.needs_group_loss:
-        required(units.groups_BT, "unit: group needs the groups of the tokens")
+        require_value(units.groups_BT, "unit: group needs the groups of the tokens")
     if config.needs_group_loss:
-        teacher_loss_BT = required(
+        teacher_loss_BT = require_value(
             units.group_loss_BT, "window_max_loss needs the losses of the groups"
         )
     counted_BT = teacher_loss_BT.isfinite() & (labels_BT != IGNORED)
@@ -110,22 +120,26 @@ def teacher_loss_of_neighbours(
     return torch.where(size_BT > 0, means_BT, torch.nan)
 
 
-def required(given: Given | None, what: str) -> Given:
-    """What a rule needs. Raises: ValueError if it is not given."""
-    if given is None:
+def require_value(value: Value | None, need: str) -> Value:
+    """Returns a value that a rule cannot do without.
+
+    Args: need: says which option needs what, for the message.
+    Raises: ValueError if the value is None.
+    """
+    if value is None:
         raise ValueError(
-            f"guidance.{what}; give what guided_batch makes, use GuidedCollator or "
+            f"guidance.{need}; give what guided_batch makes, use GuidedCollator or "
             "add_teacher_loss, which make them, too, or another rule, such as the paper's, "
             "GuidanceConfig(top_fraction=0.4)"
         )
-    return given
+    return value
 
 
 def excess_loss(student_nll_BT: Tensor, teacher_loss_BT: Tensor) -> Tensor:
-    """How far the student is behind the teacher on each token, in nats; NaN without a teacher loss.
+    """(B, T): the student's loss minus the teacher's (Eq. 4), in nats; NaN without a teacher loss.
 
-    `student_nll_BT` is detached: no gradient flows through a rank. An infinite teacher loss
-    counts as none.
+    It says how far the student is behind. `student_nll_BT` is detached: no gradient flows through a
+    rank. An infinite teacher loss counts as none.
     """
     teacher_BT = torch.where(teacher_loss_BT.isfinite(), teacher_loss_BT, torch.nan)
     return student_nll_BT.detach() - teacher_BT
@@ -135,9 +149,10 @@ def group_means(values_BT: Tensor, groups_BT: Tensor) -> Tensor:
     """(B, T): the mean of `values_BT` over the group of each token; its own value if it has none.
 
     Args:
-        groups_BT: as `GuidanceTensors.groups`.
+        groups_BT: the number of each token's group, -1 for none; tokens of a group follow one
+            another.
 
-    Sums are float64. The host does not wait.
+    Sums are float64. The host does not wait for the device.
     """
     values = values_BT.double()
     means_BT = _sums(values, groups_BT) / _sums(torch.ones_like(values), groups_BT)
@@ -155,7 +170,8 @@ def _rest_of_line(values_BT: Tensor, units: Units) -> Tensor:
 
 
 def _parts_of_groups(groups_BT: Tensor, lines_BT: Tensor) -> Tensor:
-    """(B, T): a number for the part of each token's group that is in its line: its first place."""
+    """(B, T): a number for the part of each token's group that lies in the token's line. A group
+    may cover a line break; only its part in the line is taken out of that line."""
     place_BT = torch.arange(groups_BT.numel(), device=groups_BT.device).view(groups_BT.shape)
     changes_BT = (groups_BT[:, 1:] != groups_BT[:, :-1]) | (groups_BT[:, 1:] < 0)
     changes_BT = changes_BT | (lines_BT[:, 1:] != lines_BT[:, :-1])
@@ -166,15 +182,19 @@ def _parts_of_groups(groups_BT: Tensor, lines_BT: Tensor) -> Tensor:
 def _sums(values_BT: Tensor, numbers_BT: Tensor) -> Tensor:
     """(B, T): the sum of the values of all tokens of a run with the same number, in which tokens of
     -1 may stand; 0 for a token of -1."""
-    slot_N = _run_numbers(numbers_BT.flatten())
-    used_N = torch.where(slot_N > 0, values_BT.flatten(), 0.0)
-    sums = values_BT.new_zeros(len(slot_N) + 1).index_add_(0, slot_N, used_N)
+    slot_N = number_runs(numbers_BT.flatten())
+    counted_N = torch.where(slot_N > 0, values_BT.flatten(), 0.0)
+    # There are at most N runs, so that the host need not wait to know how many.
+    sums = values_BT.new_zeros(len(slot_N) + 1).index_add_(0, slot_N, counted_N)
     return sums[slot_N].view(numbers_BT.shape)
 
 
-def _run_numbers(numbers_N: Tensor) -> Tensor:
-    """(N,) from 1 without gaps, in order, whatever the numbers are, so that N + 1 places suffice:
-    a chunk may hold parts of several rows; 0 for a token of number -1."""
+def number_runs(numbers_N: Tensor) -> Tensor:
+    """(N,) numbers runs of equal values 1, 2, ... in order; 0 where the value is -1.
+
+    A run continues behind tokens of -1. There are at most N runs, so N + 1 slots hold their sums,
+    whatever the values are: a chunk of tokens may hold parts of several rows.
+    """
     has_number_N = numbers_N >= 0
     place_N = torch.arange(len(numbers_N), device=numbers_N.device)
     last_N = torch.where(has_number_N, place_N, -1).cummax(0).values
@@ -184,8 +204,8 @@ def _run_numbers(numbers_N: Tensor) -> Tensor:
 
 
 class UnitFacts(NamedTuple):
-    """Of each token; None where the rule does not look at it, NaN where there is none, and for a
-    token that does not compete."""
+    """Why each token was kept or dropped, for pictures. A column is None if the rule does not use
+    it. A value is NaN if the token has no teacher loss or does not compete."""
 
     excess_BT: Tensor | None
     """The excess loss of its group in nats, for `unit: group`."""
@@ -201,7 +221,7 @@ def unit_facts(
     groups_BT: Tensor | None,
     guidance: GuidanceConfig,
 ) -> UnitFacts:
-    """Intermediate values of a choice, with each row as a scope.
+    """Computes what a rule looks at, with each row as a scope.
 
     Args:
         student_nll_BT: nats.

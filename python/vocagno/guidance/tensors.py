@@ -61,7 +61,7 @@ class GuidanceTensors:
     teacher: TeacherStates | None = None
     """The teacher's distributions, for `kld` and `uld`."""
     chunk_ends: ChunkEnds = None
-    """Where the groups of a batch may be cut into chunks of logits (`group_ends`), known to the
+    """Where the groups of a batch may be cut into chunks of logits (`safe_cuts`), known to the
     host; without it the host waits for the device, if that is not the CPU."""
     num_kept: int | None = None
     """How many tokens will be kept at most, so that the host need not wait for the device."""

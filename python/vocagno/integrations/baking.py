@@ -31,7 +31,7 @@ from vocagno.data.store.state import Claim, first_difference
 from vocagno.errors import GuidanceError, require
 from vocagno.guidance.batches import line_numbers
 from vocagno.guidance.bucket_targets import BucketTargets, check_targets
-from vocagno.guidance.mappings import ComparedTokens, Pieces
+from vocagno.guidance.mappings import ComparedTokens, DocumentPairs
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder, read_pieces, stored_targets
 from vocagno.guidance.rules import Units, known_weights
@@ -146,18 +146,18 @@ class Baker:
         rows = [_as_row(tokens)]
         pieces, documents, _ = read_pieces(rows, scores)
         method = method_of(self._losses)
-        meeting = method.meeting(pieces)
-        compared = method.compared(pieces, meeting, None)
+        overlapping_tokens = method.overlapping_tokens(pieces)
+        compared = method.compare(pieces, overlapping_tokens, None)
         with np.errstate(over="ignore"):
             losses = compared.teacher_loss[:-1].astype(np.float16)
         losses[~np.isfinite(losses)] = np.nan
         streams: dict[str, NDArray[Any]] = {LOSSES: losses}
-        counts = self._counts(pieces, meeting, losses)
+        counts = self._counts(pieces, overlapping_tokens, losses)
         if refused:
             counts[REFUSED] = len(refused)
         if self._rule is not None:
             if self._rule is not self._losses:
-                compared = method_of(self._rule).compared(pieces, meeting, None)
+                compared = method_of(self._rule).compare(pieces, overlapping_tokens, None)
             streams[WEIGHTS] = self._weights(tokens, compared)
         if self._targets is not None:
             over = stored_targets(
@@ -187,14 +187,23 @@ class Baker:
         return (weights_BT[0] * _FULL).round().to(torch.uint8).numpy()
 
     def _counts(
-        self, pieces: Pieces, meeting: NDArray[np.int32], losses: NDArray[np.float16]
+        self,
+        pieces: DocumentPairs,
+        overlapping_tokens: NDArray[np.int32],
+        losses: NDArray[np.float16],
     ) -> Counter[str]:
         reasons = unmapped_reasons(
-            pieces.student, pieces.teacher, meeting, losses=pieces.teacher_nll, **pieces.cu_seqlens
+            pieces.student,
+            pieces.teacher,
+            overlapping_tokens,
+            losses=pieces.teacher_nll,
+            **pieces.cu_seqlens,
         )[:-1]
         is_known = ~np.repeat(pieces.is_missing, pieces.num_tokens)[:-1]
         is_text = (pieces.student[:, 0] < pieces.student[:, 1])[:-1] & is_known
-        scorable = is_text & ~(pieces.first_only(meeting)[:-1] & (reasons == Reason.UNSCORED))
+        scorable = is_text & ~(
+            pieces.first_only(overlapping_tokens)[:-1] & (reasons == Reason.UNSCORED)
+        )
         why = np.bincount(reasons[is_text], minlength=len(Reason)).tolist()
         return Counter(
             documents=len(pieces.is_missing),

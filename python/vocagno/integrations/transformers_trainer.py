@@ -21,7 +21,7 @@ from vocagno.data.rows import Row
 from vocagno.errors import ConfigError, InputError
 from vocagno.guidance.batches import Collator
 from vocagno.guidance.bucket_targets import BucketTargets, check_targets
-from vocagno.guidance.mappings import chunk_ends_of
+from vocagno.guidance.mappings import safe_cuts_of
 from vocagno.guidance.methods import method_of, method_of_other_loops
 from vocagno.guidance.methods.base import Method, StudentOutput
 from vocagno.guidance.tensors import (
@@ -130,7 +130,7 @@ class DataCollatorWithTeacherLoss:
             tensors["teacher_sums"] = torch.from_numpy(sums)
         competing, included = self._method.roles(tensors["teacher_loss"], tensors["labels"])
         num_kept = self._method.most_kept(competing, included, tensors)
-        if (ends := chunk_ends_of(tensors, self._guidance)) is not None:
+        if (ends := safe_cuts_of(tensors, self._guidance)) is not None:
             tensors["chunk_ends"] = ends
         if self._table is not None and "candidates" in tensors:
             tensors["members_before"] = self._table.before(tensors["candidates"])

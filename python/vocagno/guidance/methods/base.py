@@ -16,7 +16,7 @@ from torch.utils.data import get_worker_info
 from vocagno.alignment.mapping import align, reduce
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.loss import Choice, TokenMetrics, full_cross_entropy
-from vocagno.guidance.mappings import ComparedTokens, Pieces
+from vocagno.guidance.mappings import ComparedTokens, DocumentPairs
 from vocagno.guidance.rules import excess_loss
 from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, TokenCounts
 from vocagno.models.losses import IGNORED
@@ -32,7 +32,7 @@ class StudentOutput(NamedTuple):
     loss: Tensor
     """A sum, to be divided by the count of the whole step."""
     sums: Tensor
-    """As `LossSums.tensor`."""
+    """(10,) the sums that are logged (`LossSums.tensor`)."""
     nll_BT: Tensor
     """Losses in nats."""
     weights_BT: Tensor
@@ -40,7 +40,7 @@ class StudentOutput(NamedTuple):
 
 
 class Method(ABC):
-    """A method of guidance. The answers here are those of a method that trains on all tokens."""
+    """A method of guidance. This base class answers for a method that trains on all tokens."""
 
     summary: ClassVar[str]
     """One sentence for the card of a trained model."""
@@ -58,83 +58,98 @@ class Method(ABC):
 
     @property
     def needs_our_loop(self) -> bool:
-        """Whether `GuidedTrainer` cannot carry it out: it needs more than stored losses."""
+        """True if `GuidedTrainer` cannot carry the method out, because it needs more than stored
+        losses."""
         return self.guidance.needs_live_teacher
 
     # Rows and the teacher's tokens (NumPy, on the host)
 
-    def meeting(self, pieces: Pieces) -> NDArray[np.int32]:
-        """(n, 2) the rows of the teacher's tokens that share text with each student token (Eq. 2),
-        which coverage is counted by."""
+    def overlapping_tokens(self, pairs: DocumentPairs) -> NDArray[np.int32]:
+        """(n, 2) the range of teacher tokens that share text with each student token (Eq. 2).
+        Coverage is counted on it, whatever the method compares."""
         # Workers of a DataLoader share the cores among them, as their torch does.
         num_threads = None if get_worker_info() is None else 1
         return align(
-            pieces.student,
-            pieces.teacher,
-            student_cu_seqlens=pieces.student_cu,
-            teacher_cu_seqlens=pieces.teacher_cu,
+            pairs.student,
+            pairs.teacher,
+            student_cu_seqlens=pairs.student_cu,
+            teacher_cu_seqlens=pairs.teacher_cu,
             num_threads=num_threads,
         )
 
-    def mapping(self, pieces: Pieces, meeting: NDArray[np.int32]) -> NDArray[np.int32]:
-        """(n, 2) the rows of the teacher's tokens that each student token is compared with."""
-        return meeting
+    def mapping(
+        self, pairs: DocumentPairs, overlapping_tokens: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        """(n, 2) the range of teacher tokens that each student token is compared with."""
+        return overlapping_tokens
 
-    def compared(
-        self, pieces: Pieces, meeting: NDArray[np.int32], is_predicted: NDArray[np.bool_] | None
+    def compare(
+        self,
+        pairs: DocumentPairs,
+        overlapping_tokens: NDArray[np.int32],
+        is_predicted: NDArray[np.bool_] | None,
     ) -> ComparedTokens:
         """The teacher loss of each student token."""
-        mapping = self.mapping(pieces, meeting)
-        loss = reduce(pieces.teacher_nll, mapping, self.guidance.aggregation)
+        mapping = self.mapping(pairs, overlapping_tokens)
+        loss = reduce(pairs.teacher_nll, mapping, self.guidance.aggregation)
         return ComparedTokens(mapping, loss)
 
     def columns(self, rows: Sequence["Row"]) -> dict[str, NDArray[np.int64]]:
-        """Values of each token, all rows one after the other, that the method adds to a batch; -1
-        at padding."""
+        """The columns that the method adds to a batch: a value for each token, all rows one after
+        the other; -1 at padding."""
         return {}
 
     # Counts (on the host, before the forward pass)
 
     def roles(self, teacher_loss_BT: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Which tokens compete for being kept, and which are kept without competing (booleans)."""
+        """Two boolean (B, T) tensors: the tokens that compete for being kept, and those that are
+        kept without competing."""
         is_predicted_BT = labels_BT != IGNORED
         return torch.zeros_like(is_predicted_BT), is_predicted_BT
 
     @property
     def knows_kept(self) -> bool:
-        """Whether the number of kept tokens is known before the forward pass."""
+        """True if the number of kept tokens is known before the forward pass."""
         return True
 
     def most_kept(
         self, competing_BT: Tensor, included_BT: Tensor, tensors: dict[str, Tensor]
     ) -> int:
-        """How many tokens of a batch can be kept at most; args: `roles`, and the batch."""
+        """Counts the tokens of a batch that can be kept at most.
+
+        Args:
+            competing_BT, included_BT: what `roles` gives.
+            tensors: the columns of the batch.
+        """
         return int(included_BT.sum())
 
     def for_samples(self, seed: int, samples: Sequence[int]) -> dict[str, Tensor]:
-        """Tensors that depend on the number of each sample in the run, for a micro-batch."""
+        """The tensors of a micro-batch that depend on the number of each sample in the run."""
         return {}
 
     # The loss (on the device)
 
-    def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: GuidanceTensors) -> Choice:
-        """How much each token trains the student, given its loss.
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidanceTensors) -> Choice:
+        """Weighs each token, given the student's loss on it in nats.
 
-        Raises: ValueError if the method needs something that is not given.
+        Raises: ValueError if the batch lacks something that the method needs.
         """
         return Choice((labels_BT != IGNORED).float(), None)
 
     def cross_entropy(
-        self, student: StudentSide, teacher: GuidanceTensors
+        self, student: StudentSide, batch: GuidanceTensors
     ) -> tuple[Tensor, TokenMetrics]:
-        """The sum of the losses of the tokens that train. Args, Returns, Raises: as
-        `selective_cross_entropy`."""
-        return full_cross_entropy(student, teacher.num_kept)
+        """The sum of the losses of the tokens that train, with gradients if they are enabled, and
+        the metrics of each token.
 
-    def loss(self, student: StudentSide, teacher: GuidanceTensors) -> StudentOutput:
+        Raises: ValueError if the batch lacks something that the method needs.
+        """
+        return full_cross_entropy(student, batch.num_kept)
+
+    def loss(self, student: StudentSide, batch: GuidanceTensors) -> StudentOutput:
         """The loss of a forward pass and its metrics."""
-        loss, metrics = self.cross_entropy(student, teacher)
-        sums = sums_of(loss.detach(), metrics, student.labels_BT, teacher.teacher_loss)
+        loss, metrics = self.cross_entropy(student, batch)
+        sums = sums_of(loss.detach(), metrics, student.labels_BT, batch.teacher_loss)
         return StudentOutput(loss, sums.tensor(), metrics.nll_BT, metrics.weights_BT)
 
     def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
@@ -145,7 +160,7 @@ class Method(ABC):
 def sums_of(
     total: Tensor, metrics: TokenMetrics, labels_BT: Tensor, teacher_loss_BT: Tensor
 ) -> LossSums:
-    """What is logged of a forward pass."""
+    """Sums up what is logged of a forward pass."""
     excess_BT = excess_loss(metrics.nll_BT, teacher_loss_BT)
     excess_BT = excess_BT.where(labels_BT != IGNORED, torch.nan)
     is_ranked_BT = excess_BT.isfinite()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vocagno.guidance.chunked_loss import Objective, chunked_loss
 from vocagno.guidance.loss import TokenMetrics
-from vocagno.guidance.mappings import Pieces, positional_map
+from vocagno.guidance.mappings import DocumentPairs, positional_map
 from vocagno.guidance.methods.base import Method, StudentOutput, log_of_distance
 from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, TokenCounts
 from vocagno.models.head import Head
@@ -38,7 +38,7 @@ class DistillationMetrics(NamedTuple):
     distance_BT: Tensor
     """Distances, float32, 0 where there is no partner."""
     has_partner_BT: Tensor
-    """Which tokens have one (boolean)."""
+    """True for tokens that have a partner."""
 
 
 class Distillation(Method):
@@ -47,11 +47,14 @@ class Distillation(Method):
     @property
     @abstractmethod
     def distance(self) -> Distance:
-        """Of the distributions of student and teacher for a token."""
+        """The function that compares the distributions of student and teacher for a token."""
 
     def num_ids(self, head: Head, teacher: TeacherStates) -> int | None:
-        """How many ids, from the first, are compared, where the distance is between ids: the others
-        are dropped, and the rest is renormalised; None for all of either side."""
+        """The number of ids, from the first, that are compared; None for all of either side.
+
+        Only a distance between ids needs it: the other ids are dropped, and the rest is
+        renormalised.
+        """
         return None
 
     def distill(
@@ -86,18 +89,18 @@ class Distillation(Method):
         return total, DistillationMetrics(nll_BT, distance_BT, has_partner_BT)
 
     def cross_entropy(
-        self, student: StudentSide, teacher: GuidanceTensors
+        self, student: StudentSide, batch: GuidanceTensors
     ) -> tuple[Tensor, TokenMetrics]:
-        """Refuses: there is more to the loss."""
+        """Refuses to compute: the loss has a part that is no cross-entropy."""
         raise ValueError(
             f"guidance.method: {self.guidance.method} has a loss of its own: Method.loss"
         )
 
-    def loss(self, student: StudentSide, teacher: GuidanceTensors) -> StudentOutput:
-        if teacher.teacher is None:
+    def loss(self, student: StudentSide, batch: GuidanceTensors) -> StudentOutput:
+        if batch.teacher is None:
             raise ValueError(f"guidance.method: {self.guidance.method} needs the teacher's states")
         hidden_BTH, head, labels_BT = student
-        loss, metrics = self.distill(hidden_BTH, head, labels_BT, teacher.teacher)
+        loss, metrics = self.distill(hidden_BTH, head, labels_BT, batch.teacher)
         weights_BT = (labels_BT != IGNORED).float()
         nll = metrics.nll_BT.sum()
         sums = LossSums(
@@ -123,7 +126,7 @@ class KullbackLeibler(Distillation):
         return reverse_kl if self.guidance.divergence == "reverse" else forward_kl
 
     def num_ids(self, head: Head, teacher: TeacherStates) -> int | None:
-        """Ids of only one side are dropped.
+        """The number of ids that both vocabularies share; the others are dropped.
         Raises: ValueError if more ids are to be compared than student or teacher have."""
         ids, of_teacher = head.vocabulary_size, teacher.head.vocabulary_size
         shared = ids if teacher.num_ids is None else teacher.num_ids
@@ -144,11 +147,13 @@ class SortedDistributions(Distillation):
     def distance(self) -> Distance:
         return wasserstein
 
-    def mapping(self, pieces: Pieces, meeting: NDArray[np.int32]) -> NDArray[np.int32]:
-        """By text, or position by position."""
+    def mapping(
+        self, pairs: DocumentPairs, overlapping_tokens: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        """Pairs tokens by their text, or position by position as ULD was published."""
         if self.guidance.pairing == "aligned":
-            return meeting
-        return positional_map(pieces)
+            return overlapping_tokens
+        return positional_map(pairs)
 
 
 class _WithDistance(Objective):
@@ -190,7 +195,7 @@ class _WithDistance(Objective):
 
 
 def _among(log_p_CV: Tensor, num_ids: int | None) -> Tensor:
-    """Log-probabilities of the first ids among themselves; the others have no part in a slope."""
+    """The log-probabilities of the first ids, renormalised among them."""
     if num_ids is None or num_ids == log_p_CV.shape[1]:
         return log_p_CV
     first_CN = log_p_CV[:, :num_ids]
@@ -198,7 +203,7 @@ def _among(log_p_CV: Tensor, num_ids: int | None) -> Tensor:
 
 
 def reverse_kl(log_p_CV: Tensor, logits_CV: Tensor) -> tuple[Tensor, Tensor]:
-    """KL(student || teacher), as in Eq. 5; as `Distance`."""
+    """KL(student || teacher) (Eq. 5 of arXiv 2503.19123) in nats, and its gradient (`Distance`)."""
     log_q_CV = logits_CV.log_softmax(1)
     p_CV, ratio_CV = log_p_CV.exp(), log_p_CV - log_q_CV
     distance_C = (p_CV * ratio_CV).sum(1)
@@ -206,7 +211,7 @@ def reverse_kl(log_p_CV: Tensor, logits_CV: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def forward_kl(log_p_CV: Tensor, logits_CV: Tensor) -> tuple[Tensor, Tensor]:
-    """KL(teacher || student); as `Distance`."""
+    """KL(teacher || student) in nats, and its gradient (`Distance`)."""
     log_q_CV = logits_CV.log_softmax(1)
     q_CV = log_q_CV.exp()
     distance_C = (q_CV * log_q_CV.sub_(log_p_CV)).sum(1)
@@ -215,7 +220,8 @@ def forward_kl(log_p_CV: Tensor, logits_CV: Tensor) -> tuple[Tensor, Tensor]:
 
 def wasserstein(log_p_CV: Tensor, logits_CW: Tensor) -> tuple[Tensor, Tensor]:
     """The sum of the differences of both distributions, each sorted from its most probable id down,
-    the shorter one filled up with zeros; as `Distance`. In probability, from 0 to 2.
+    the shorter one filled up with zeros. It is a probability from 0 to 2. Its gradient comes with
+    it (`Distance`).
 
     Source: the ULD loss of Boizard et al., arXiv 2402.12030.
     """

@@ -14,10 +14,10 @@ from torch import Tensor
 from vocagno.guidance.bucket_loss import WITHOUT_ENTROPY, BucketCrossEntropy
 from vocagno.guidance.chunked_loss import chunked_loss
 from vocagno.guidance.loss import Choice, TokenMetrics, one_pass_cross_entropy
-from vocagno.guidance.mappings import ComparedTokens, Pieces, compared_groups, group_ends
+from vocagno.guidance.mappings import ComparedTokens, DocumentPairs, compared_groups, safe_cuts
 from vocagno.guidance.methods.base import StudentOutput, log_of_distance, sums_of
 from vocagno.guidance.methods.selection import TokenSelection
-from vocagno.guidance.rules import fixed_weights, group_means, required
+from vocagno.guidance.rules import fixed_weights, group_means, require_value
 from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, TokenCounts
 from vocagno.models.losses import IGNORED
 
@@ -27,40 +27,48 @@ class Matching(TokenSelection):
 
     @property
     def share(self) -> float:
-        """The teacher's, in the loss of a token."""
+        """How much of a token's loss is the teacher's part, l; the rest is cross-entropy."""
         share = self.guidance.weight_of_distance
         assert share is not None
         return share
 
-    def compared(
-        self, pieces: Pieces, meeting: NDArray[np.int32], is_predicted: NDArray[np.bool_] | None
+    def compare(
+        self,
+        pairs: DocumentPairs,
+        overlapping_tokens: NDArray[np.int32],
+        is_predicted: NDArray[np.bool_] | None,
     ) -> ComparedTokens:
-        """Groups."""
-        return compared_groups(pieces, is_predicted)
+        """Compares groups, whatever the unit of the rule of lines is."""
+        return compared_groups(pairs, is_predicted)
 
-    def kept(self, labels_BT: Tensor, teacher: GuidanceTensors) -> Tensor:
+    def loss_mask(self, labels_BT: Tensor, batch: GuidanceTensors) -> Tensor:
         """(B, T) float32: 0.0 for noise and where nothing is predicted, else 1.0."""
         if self.guidance.window is not None:
-            return fixed_weights(teacher, labels_BT)
+            return fixed_weights(batch, labels_BT)
         return (labels_BT != IGNORED).float()
 
-    def loss(self, student: StudentSide, teacher: GuidanceTensors) -> StudentOutput:
-        loss, metrics = self.cross_entropy(student, teacher)
-        return self._output(loss, metrics, student, teacher)
+    def loss(self, student: StudentSide, batch: GuidanceTensors) -> StudentOutput:
+        loss, metrics = self.cross_entropy(student, batch)
+        return self._output(loss, metrics, student, batch)
 
     def _output(
         self,
         loss: Tensor,
         metrics: TokenMetrics,
         student: StudentSide,
-        teacher: GuidanceTensors,
-        **more: Tensor,
+        batch: GuidanceTensors,
+        **other_sums: Tensor,
     ) -> StudentOutput:
-        """What is logged is the plain loss of the tokens that train, and the teacher's there: on
-        lines that are dropped as noise neither model knows what follows. Args: more: other sums."""
+        """The loss, with the sums that are logged.
+
+        Logged are the plain loss of the tokens that train, and the teacher's loss on them. On lines
+        that are dropped as noise neither model knows what follows, so they would only add noise.
+
+        Args: other_sums: fields of `LossSums` that the method adds.
+        """
         plain = (metrics.nll_BT * metrics.weights_BT).sum()
-        teacher_loss_BT = teacher.teacher_loss.masked_fill(metrics.weights_BT == 0, torch.nan)
-        sums = sums_of(plain, metrics, student.labels_BT, teacher_loss_BT)._replace(**more)
+        teacher_loss_BT = batch.teacher_loss.masked_fill(metrics.weights_BT == 0, torch.nan)
+        sums = sums_of(plain, metrics, student.labels_BT, teacher_loss_BT)._replace(**other_sums)
         return StudentOutput(loss, sums.tensor(), metrics.nll_BT, metrics.weights_BT)
 
 
@@ -74,26 +82,27 @@ class LikelihoodMatching(Matching):
 
     summary = "Trained on every token, and towards the teacher's likelihood of each piece of text."
 
-    def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: GuidanceTensors) -> Choice:
-        """Weights, which may be negative: 1 - l + l clip(1 - L_T / L_S, -1, 1), and 1 for a token
-        without a group."""
-        groups_BT = required(teacher.groups, "method: alm needs the groups of the tokens")
-        weights_BT = self._weights(nll_BT.detach(), teacher.teacher_loss, groups_BT)
-        weights_BT = weights_BT * self.kept(labels_BT, teacher)
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidanceTensors) -> Choice:
+        """Gives each token the weight 1 - l + l clip(1 - L_T / L_S, -1, 1), which may be negative;
+        1 for a token without a group."""
+        groups_BT = require_value(batch.groups, "method: alm needs the groups of the tokens")
+        weights_BT = self._weights(nll_BT.detach(), batch.teacher_loss, groups_BT)
+        weights_BT = weights_BT * self.loss_mask(labels_BT, batch)
         return Choice(weights_BT, nll_BT.new_full((len(nll_BT),), -torch.inf))
 
     def cross_entropy(
-        self, student: StudentSide, teacher: GuidanceTensors
+        self, student: StudentSide, batch: GuidanceTensors
     ) -> tuple[Tensor, TokenMetrics]:
-        """In one pass over the logits. A chunk cuts no group, whose losses are added up."""
-        groups_BT = required(teacher.groups, "method: alm needs the groups of the tokens")
-        ends = group_ends(groups_BT.cpu()) if teacher.chunk_ends is None else teacher.chunk_ends
-        kept_N = self.kept(student.labels_BT, teacher).flatten()
-        loss_N, groups_N = teacher.teacher_loss.flatten(), groups_BT.flatten()
+        """Computes the loss in one pass over the logits. No chunk cuts a group, because a weight
+        needs the losses of the whole group."""
+        groups_BT = require_value(batch.groups, "method: alm needs the groups of the tokens")
+        ends = safe_cuts(groups_BT.cpu()) if batch.chunk_ends is None else batch.chunk_ends
+        kept_N = self.loss_mask(student.labels_BT, batch).flatten()
+        loss_N, groups_N = batch.teacher_loss.flatten(), groups_BT.flatten()
 
         def weigh(nll_C: Tensor, place: slice) -> Tensor:
-            given = (one[None] for one in (nll_C, loss_N[place], groups_N[place]))
-            return self._weights(*given)[0] * kept_N[place]
+            weights_1C = self._weights(nll_C[None], loss_N[None, place], groups_N[None, place])
+            return weights_1C[0] * kept_N[place]
 
         total, metrics = one_pass_cross_entropy(student, weigh, ends, threshold=-torch.inf)
         return total, TokenMetrics(metrics.nll_BT, kept_N.view(metrics.nll_BT.shape))
@@ -111,33 +120,34 @@ class Distill(Matching):
 
     summary = "Trained on every token, and towards the teacher's most likely tokens."
 
-    def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: GuidanceTensors) -> Choice:
-        """All tokens but noise: their share in the loss is another matter."""
-        kept_BT = self.kept(labels_BT, teacher)
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidanceTensors) -> Choice:
+        """Keeps all tokens but noise. How much each learns from the teacher is no matter of choice:
+        the loss decides it by the share and by `distill_where`."""
+        kept_BT = self.loss_mask(labels_BT, batch)
         return Choice(kept_BT, nll_BT.new_full((len(nll_BT),), -torch.inf))
 
     def cross_entropy(
-        self, student: StudentSide, teacher: GuidanceTensors
+        self, student: StudentSide, batch: GuidanceTensors
     ) -> tuple[Tensor, TokenMetrics]:
-        """In one pass over the logits."""
-        return self._distilled(student, teacher)[:2]
+        """Computes the loss in one pass over the logits."""
+        return self._distill(student, batch)[:2]
 
-    def loss(self, student: StudentSide, teacher: GuidanceTensors) -> StudentOutput:
-        total, metrics, (cross_entropy, pairs) = self._distilled(student, teacher)
-        return self._output(total, metrics, student, teacher, distance=cross_entropy, pairs=pairs)
+    def loss(self, student: StudentSide, batch: GuidanceTensors) -> StudentOutput:
+        total, metrics, (cross_entropy, pairs) = self._distill(student, batch)
+        return self._output(total, metrics, student, batch, distance=cross_entropy, pairs=pairs)
 
-    def _distilled(
-        self, student: StudentSide, teacher: GuidanceTensors
+    def _distill(
+        self, student: StudentSide, batch: GuidanceTensors
     ) -> tuple[Tensor, TokenMetrics, tuple[Tensor, Tensor]]:
-        """The loss, its metrics, and the sum of H(P, Q) with the number of tokens that it is of."""
+        """The loss, its metrics, and the sum of H(P, Q) with the number of tokens that have one."""
         labels_BT = student.labels_BT
-        what = "method: distill needs the candidates of the tokens, and their buckets"
-        bucket_NS = required(teacher.candidates, what).flatten(0, -2)
-        mass_NS = required(teacher.candidate_mass, what).flatten(0, -2)
-        table = required(teacher.buckets, what)
-        if teacher.bucket_key not in (None, table.key):
+        need = "method: distill needs the candidates of the tokens, and their buckets"
+        bucket_NS = require_value(batch.candidates, need).flatten(0, -2)
+        mass_NS = require_value(batch.candidate_mass, need).flatten(0, -2)
+        table = require_value(batch.buckets, need)
+        if batch.bucket_key not in (None, table.key):
             raise ValueError(
-                "candidates: of other buckets than those of the loss; give both the same buckets"
+                "candidates: are of other buckets than those of the loss; give both the same"
             )
         if (size := student.head.vocabulary_size) < table.vocabulary_size:
             raise ValueError(
@@ -146,10 +156,10 @@ class Distill(Matching):
             )
         entropy_NR = None
         if self.guidance.needs_entropy:
-            if teacher.candidate_entropy is None:
+            if batch.candidate_entropy is None:
                 raise ValueError(WITHOUT_ENTROPY)
-            entropy_NR = teacher.candidate_entropy.flatten(0, -2)
-        kept_N = self.kept(labels_BT, teacher).flatten()
+            entropy_NR = batch.candidate_entropy.flatten(0, -2)
+        kept_N = self.loss_mask(labels_BT, batch).flatten()
         objective = BucketCrossEntropy(
             labels_BT.flatten(),
             bucket_NS,
@@ -158,7 +168,7 @@ class Distill(Matching):
             kept_N,
             self.share,
             entropy_NR=entropy_NR,
-            members_before=teacher.members_before,
+            members_before=batch.members_before,
         )
         total, parts_N3 = chunked_loss(student.flat_hidden, student.head, objective)
         nll_BT = parts_N3[:, 1].view(labels_BT.shape)
@@ -168,7 +178,7 @@ class Distill(Matching):
         return total, metrics, (cross_entropy, is_used_N.sum())
 
     def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
-        """Also the mean cross-entropy of the teacher's distribution over buckets under the
+        """Adds the mean cross-entropy of the teacher's distribution over buckets under the
         student's, and the share of tokens that have one."""
         of_pairs = log_of_distance(sums, counts)
         of_pairs["mean_cross_entropy"] = of_pairs.pop("mean_distance")

@@ -12,7 +12,7 @@ from torch import Tensor
 from vocagno.guidance.loss import Choice, TokenMetrics, chosen_cross_entropy, one_pass_cross_entropy
 from vocagno.guidance.mappings import (
     ComparedTokens,
-    Pieces,
+    DocumentPairs,
     chunk_maps,
     chunk_numbers,
     compared_groups,
@@ -46,17 +46,18 @@ class Selection(Method):
         return self.guidance.keeps_quota
 
     def cross_entropy(
-        self, student: StudentSide, teacher: GuidanceTensors
+        self, student: StudentSide, batch: GuidanceTensors
     ) -> tuple[Tensor, TokenMetrics]:
-        """The losses of all tokens first, which `choose` ranks."""
+        """Computes the losses of all tokens first, for `choose` to rank, then those of the kept
+        tokens again, with gradients."""
         return chosen_cross_entropy(
             student,
-            lambda nll_BT: self.choose(nll_BT, student.labels_BT, teacher),
-            num_kept=teacher.num_kept,
+            lambda nll_BT: self.choose(nll_BT, student.labels_BT, batch),
+            num_kept=batch.num_kept,
         )
 
     def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
-        """Mean excess and teacher loss, and the threshold."""
+        """Adds the mean excess loss, the teacher's mean loss, and the mean threshold."""
         if not counts.with_text:  # chosen at random
             return {}
         ranked = max(1.0, sums.ranked)
@@ -74,16 +75,19 @@ class TokenSelection(Selection):
 
     summary = "Trained on the tokens that a rule chose by the teacher's losses, aligned by text."
 
-    def compared(
-        self, pieces: Pieces, meeting: NDArray[np.int32], is_predicted: NDArray[np.bool_] | None
+    def compare(
+        self,
+        pairs: DocumentPairs,
+        overlapping_tokens: NDArray[np.int32],
+        is_predicted: NDArray[np.bool_] | None,
     ) -> ComparedTokens:
-        """For `unit: group`, of the groups."""
+        """Compares tokens, groups, or both, if a rule of single tokens measures lines on groups."""
         if self.guidance.unit == "token" and not self.guidance.needs_group_loss:
-            return super().compared(pieces, meeting, is_predicted)
-        by_group = compared_groups(pieces, is_predicted)
+            return super().compare(pairs, overlapping_tokens, is_predicted)
+        by_group = compared_groups(pairs, is_predicted)
         if self.guidance.unit == "group":
             return by_group
-        return replace(super().compared(pieces, meeting, is_predicted), by_group=by_group)
+        return replace(super().compare(pairs, overlapping_tokens, is_predicted), by_group=by_group)
 
     def most_kept(
         self, competing_BT: Tensor, included_BT: Tensor, tensors: dict[str, Tensor]
@@ -95,23 +99,24 @@ class TokenSelection(Selection):
             kept_BT = kept_BT & (tensors["weight"] > 0)
         return int(kept_BT.sum())
 
-    def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: GuidanceTensors) -> Choice:
-        return choose(nll_BT, labels_BT, teacher, self.guidance)
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidanceTensors) -> Choice:
+        return choose(nll_BT, labels_BT, batch, self.guidance)
 
     def cross_entropy(
-        self, student: StudentSide, teacher: GuidanceTensors
+        self, student: StudentSide, batch: GuidanceTensors
     ) -> tuple[Tensor, TokenMetrics]:
-        """In one pass over the logits if the weight of a unit depends on no other unit."""
+        """Computes each logit once if the weight of a unit depends on no other unit, which is so if
+        the threshold is known beforehand; else as for all rules that rank."""
         guidance = self.guidance
         if not (guidance.has_fixed_threshold and torch.is_grad_enabled()):
-            return super().cross_entropy(student, teacher)
+            return super().cross_entropy(student, batch)
         threshold = guidance.threshold_without_quota
         if guidance.has_no_threshold:
-            weights_N = fixed_weights(teacher, student.labels_BT).flatten()
+            weights_N = fixed_weights(batch, student.labels_BT).flatten()
             return one_pass_cross_entropy(
                 student, lambda _, place: weights_N[place], threshold=threshold
             )
-        weigh, ends = weights_of_chunks(student.labels_BT, teacher, guidance)
+        weigh, ends = weights_of_chunks(student.labels_BT, batch, guidance)
         return one_pass_cross_entropy(student, weigh, ends, threshold=threshold)
 
 
@@ -124,12 +129,14 @@ class Rho1(TokenSelection):
 
     summary = "Trained on the tokens that a reference model with the same vocabulary chose (Rho-1)."
 
-    def meeting(self, pieces: Pieces) -> NDArray[np.int32]:
-        """Token to token, by counting. Raises: GuidanceError if the teacher's tokens are others."""
-        return identity_map(pieces)
+    def overlapping_tokens(self, pairs: DocumentPairs) -> NDArray[np.int32]:
+        """Maps token to token by counting.
+        Raises: GuidanceError if the teacher has other tokens."""
+        return identity_map(pairs)
 
 
-_SALT = 0x6368756E6B  # "chunk": other numbers than those of the order of the rows
+_SALT = 0x6368756E6B
+"""The bytes of "chunk", so that ranks are other random numbers than the order of the rows."""
 
 
 class Chunk(Selection):
@@ -139,17 +146,19 @@ class Chunk(Selection):
 
     @property
     def is_random(self) -> bool:
-        """Whether chunks are chosen at random."""
+        """True if chunks are chosen at random."""
         return self.guidance.selection == "random"
 
     @property
     def needs_our_loop(self) -> bool:
-        """Random ranks are a function of the sample's number."""
+        """True for random ranks: they depend on a sample's number, which only our loop knows."""
         return self.is_random
 
-    def mapping(self, pieces: Pieces, meeting: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Chunk i to chunk i."""
-        return chunk_maps(pieces, self.guidance.chunks)
+    def mapping(
+        self, pairs: DocumentPairs, overlapping_tokens: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        """Maps each token of the student's chunk i of a row to the teacher's chunk i."""
+        return chunk_maps(pairs, self.guidance.chunks)
 
     def columns(self, rows: Sequence["Row"]) -> dict[str, NDArray[np.int64]]:
         """The number of each token's chunk."""
@@ -159,12 +168,13 @@ class Chunk(Selection):
     def most_kept(
         self, competing_BT: Tensor, included_BT: Tensor, tensors: dict[str, Tensor]
     ) -> int:
-        """If the largest chunks are chosen."""
+        """Counts the tokens of the largest chunks that may be chosen. Which ones will be is decided
+        by the student's losses."""
         config = self.guidance
         assert config.top_fraction is not None
         kept = 0
-        given = tensors["labels"], tensors["chunks"], tensors["teacher_loss"]
-        for labels, chunks, losses in zip(*given, strict=True):
+        columns = tensors["labels"], tensors["chunks"], tensors["teacher_loss"]
+        for labels, chunks, losses in zip(*columns, strict=True):
             valid = (labels != IGNORED) & (chunks >= 0)
             count = torch.bincount(chunks[valid], minlength=config.chunks)
             scored = torch.bincount(chunks[valid & losses.isfinite()], minlength=config.chunks) > 0
@@ -190,15 +200,15 @@ class Chunk(Selection):
         ]
         return {"chunk_rank": torch.from_numpy(np.stack(rows))}
 
-    def choose(self, nll_BT: Tensor, labels_BT: Tensor, teacher: GuidanceTensors) -> Choice:
-        """All tokens of the chosen chunks.
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidanceTensors) -> Choice:
+        """Keeps all tokens of the chosen chunks.
 
         The excess loss of a chunk is the student's mean loss on it less the teacher's loss of it;
         the `ceil(top_fraction * n)` of the n competing chunks of a row with the largest are chosen,
         earlier ones first among equals. A chunk without a teacher loss goes by `unmapped`. The host
         does not wait.
         """
-        config, chunks_BT, rank_BC = self.guidance, teacher.chunks, teacher.chunk_rank
+        config, chunks_BT, rank_BC = self.guidance, batch.chunks, batch.chunk_rank
         assert config.top_fraction is not None  # of a chunk's configuration
         if chunks_BT is None or (rank_BC is None) is self.is_random:
             raise ValueError(
@@ -215,9 +225,9 @@ class Chunk(Selection):
             mean_BC = zeros_BC.scatter_add(1, place_BT, nll_BT)[:, :-1] / count_BC.clamp_min(1)
             # All tokens of a chunk have its loss, so whichever is written last is right.
             losses_BC = torch.full_like(zeros_BC, torch.nan)
-            losses_BC = losses_BC.scatter(1, place_BT, teacher.teacher_loss)[:, :-1]
+            losses_BC = losses_BC.scatter(1, place_BT, batch.teacher_loss)[:, :-1]
             if config.unmapped == "mean":
-                losses_BC = fill_with_mean(losses_BC, has_tokens_BC, teacher.teacher_sums)
+                losses_BC = fill_with_mean(losses_BC, has_tokens_BC, batch.teacher_sums)
             else:
                 competing_BC = has_tokens_BC & losses_BC.isfinite()
             rank_BC = excess_loss(mean_BC, losses_BC)

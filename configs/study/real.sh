@@ -1,0 +1,44 @@
+#!/bin/bash
+# The study of real pretrained models, on two cores: two hours to begin with, then two and a half for each order of the rows.
+#   bash configs/study/real.sh TRAIN.jsonl VALID.jsonl SMOLLM2.gguf GEMMA.gguf OUT [SEED...]
+# From the folder of the project, with vocagno on the path. Both files hold their models' weights: SmolLM2-135M-Instruct and Gemma 3 270M.
+set -euo pipefail
+train=$1 valid=$2 student=$3 teacher=$4 out=$5
+seeds=("${@:6}")
+texts=$out/texts
+mkdir -p "$out"
+[ -e "$texts" ] || python benches/study_text.py "$train" "$valid" "$texts"
+[ -e "$out/smollm2" ] || vocagno unpack "$student" --out "$out/smollm2"
+[ -e "$out/gemma" ] || vocagno unpack "$teacher" --out "$out/gemma"
+
+cut_to() { awk -v most="$1" '{ print; bytes += length($0) } bytes > most { exit }' "$2"; }
+for part in dev test; do
+  awk 'NR % 8 == 1' "$texts/valid-$part.jsonl" > "$out/valid-$part.jsonl"
+done
+# Gemma after 0.1 M tokens of other text from the same sources.
+cut_to 320000 "$texts/reference.jsonl" > "$out/other.jsonl"
+[ -e "$out/adapted/final" ] || python train.py --config configs/real-text.yaml --guidance.method cpt --student.architecture null \
+  --student.model "$out/gemma" --data.train "$out/other.jsonl" --data.validation "$out/valid-dev.jsonl" --optimizer.lr 2e-5 \
+  --optimizer.min_lr 2e-6 --optimizer.warmup_steps 5 --train.steps 48 --train.micro_batch 2 --train.eval_every 48 \
+  --train.checkpoint_every 12 --output "$out/adapted"
+
+score() {  # CELL TEACHER STORE
+  vocagno score "$out/$1/text.jsonl" --teacher.model "$out/$2" --out "$out/$1/$3" --teacher.context 512 --teacher.min_context 128 \
+    --teacher.batch_tokens 2048 --candidates 8 --sampled --student "$out/smollm2"
+}
+
+cell() {  # NAME TEXT HELD_OUT OPTIONS...
+  mkdir -p "$out/$1"
+  cut_to 145000 "$texts/$2.jsonl" > "$out/$1/text.jsonl"
+  score "$1" gemma gemma
+  [ "$1" = junk ] || score "$1" adapted/final adapted
+  [ -e "$out/$1/oracle" ] || python benches/known_scores.py "$out/$1/text.jsonl" "$out/$1/oracle" --kind oracle
+  python -m research.study configs/study/real.yaml --out "$out/$1" --set "data.train=$out/$1/text.jsonl" "data.validation=$3" "${@:4}"
+}
+
+cell dev dev-clean "$out/valid-dev.jsonl" --seeds 20 --only "naive, 2e-5" "naive, 1e-4" "distill, adapted" "distill, adapted, 2e-5" \
+  "distill, adapted, 1e-4"
+for seed in "${seeds[@]:-10 11 12}"; do
+  cell clean test-clean "$out/valid-test.jsonl" --seeds $seed --only default paper distill "distill, adapted" "distill, adapted, surer" "alm, adapted"
+  cell junk test-junk "$out/valid-test.jsonl" --seeds $seed --only default paper "lines 99 %" "lines 99 %, groups -1" oracle "lines, distill"
+done
