@@ -81,7 +81,7 @@ def memory(lines: list[dict]) -> Iterator[str]:
 def candidates(lines: list[dict]) -> Iterator[str]:
     """The last run of each model."""
     yield (
-        "Processor time of scoring with candidates, encoded, in that of losses only "
+        "Processor time of scoring with candidates, encoded, as a multiple of that of losses only "
         "(median of runs, least and largest). The losses are equal."
     )
     yield ""
