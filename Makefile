@@ -77,7 +77,7 @@ chaos: $(VENV)/.built ## tests of kills, hostile strings, real text, layouts, me
 	  tests/tokens/test_real_tokenizers.py tests/tokens/test_hard_cases.py tests/alignment/test_mapping.py tests/end_to_end/test_layouts.py tests/research/test_paper_configs.py \
 	  tests/training/test_matching_runs.py
 
-planted: $(VENV)/.built ## fifty-four silent faults, planted one at a time: the tests see each of them
+planted: $(VENV)/.built ## fifty-eight silent faults, planted one at a time: the tests see each of them
 	OMP_NUM_THREADS=1 $(BIN)/python tests/planted.py
 
 # The oldest transformers, accelerate and datasets that pyproject.toml allows, and tokenizers with them, in front of those of the virtual

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 from corpora import write_corpus
 from families import TEXTS
-from folders import contents
+from folders import LFS_POINTER, LFS_WORDS, contents
 from hub_server import serving, uses_hub
 from vocagno import TokenSpans
 from vocagno.cli.app import main
@@ -314,6 +314,7 @@ def test_an_export_that_is_not_whole_is_refused(made, tmp_path, cli, monkeypatch
     refused(
         lambda folder: (folder / second).write_bytes(b"PAR1"), "not a complete export of scores"
     )
+    refused(lambda folder: (folder / second).write_bytes(LFS_POINTER), f"{second}: {LFS_WORDS}")
     for words, change in (
         ("0 shards in 3 row groups", {"shards": []}),
         ("made_from: expected an object, got a list", {"made_from": [1]}),

@@ -132,11 +132,20 @@ def test_a_store_without_candidates_has_the_bytes_of_releases_that_had_none(tmp_
     assert digest.hexdigest() == "5eab2d06a0f461b3ff28ed2a0b287386"
 
 
-def test_another_number_of_candidates_is_not_written(tmp_path):
+def test_what_is_not_as_its_inputs_say_is_not_written(tmp_path):
+    """Nor what is no loss, such as a log-probability."""
     for kept, said in ((CANDIDATES, 0), (0, CANDIDATES), (CANDIDATES, 4)):
         given = [bytes(16)], documents(sizes=(3,), count=kept), made_from(said)
         with pytest.raises(ValueError, match=rf"expected \(3, {said}\)"):
             write_scores(tmp_path / "s.arrow", *given)
+    for kind in ("sampled", "entropy"):
+        *given, inputs = given[0], documents(sizes=(3,), count=3), made_from(3) | {kind: True}
+        with pytest.raises(ValueError, match=f"{kind} is False, and their inputs say True"):
+            write_scores(tmp_path / "s.arrow", *given, inputs)
+    for loss in (-1.5, np.inf):
+        scores = DocumentScores(np.array([[0, 1]], np.int32), np.array([loss], np.float16))
+        with pytest.raises(ValueError, match="an infinite or negative loss"):
+            write_scores(tmp_path / "s.arrow", given[0], [scores], MADE_FROM)
     assert not list(tmp_path.glob("*.arrow"))
 
 

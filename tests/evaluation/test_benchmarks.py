@@ -8,14 +8,15 @@ import json
 import re
 from decimal import Decimal
 from functools import partial
+from itertools import permutations
 
 import pytest
 
 pytest.importorskip("math_verify")
 
 from chaos import repeats
-from evaluation_data import RECORDS, right, write_benchmark, write_benchmarks
-from folders import LFS_POINTER
+from evaluation_data import EXAMPLES, RECORDS, right, write_benchmark, write_benchmarks
+from folders import LFS_POINTER, LFS_WORDS
 from shared_data import shared
 from vocagno.evaluation import benchmarks
 from vocagno.evaluation.benchmarks import (
@@ -197,12 +198,6 @@ def test_what_is_in_the_box_is_graded_by_math_verify(answer, right, wrong):
     assert [verdict.math_verify for verdict in found] == [True, False]
 
 
-@pytest.mark.parametrize("record", [{"solution": ""}, {"solution": r"\boxed{2}", "answer": ""}])
-def test_a_record_of_math_states_its_answer(record):
-    with pytest.raises(ValueError, match="neither `answer` nor `solution` states an answer"):
-        BENCHMARKS["math"].item({"problem": "?", **record}, 0)
-
-
 def test_byte_order_marks_are_no_text(tmp_path):
     """Of questions, worked examples and completions; a mark in the middle is left there."""
     mark = "\ufeff".encode()
@@ -275,6 +270,21 @@ def test_examples_that_lm_eval_carries(tmp_path):
         read_examples(BENCHMARKS["mathqa"], tmp_path)
 
 
+OTHERS = [*permutations(("gsm8k", "minerva_math", "mathqa"), 2), ("gsm8k", "")]
+OTHERS += [("gsm8k", f"{EXAMPLES['gsm8k']}{BETWEEN}Q: 2?\nA: 2.")]
+
+
+@pytest.mark.parametrize(("name", "text"), OTHERS)
+def test_worked_examples_of_another_benchmark_are_refused(tmp_path, name, text):
+    path = tmp_path / "prompts" / "cot" / f"{name}.md"
+    path.parent.mkdir(parents=True)
+    words = f"not worked examples of {name}: expected", LFS_WORDS
+    for content, said in zip((EXAMPLES.get(text, text).encode(), LFS_POINTER), words, strict=True):
+        path.write_bytes(content)
+        with pytest.raises(BenchmarkError, match=rf"{name}\.md: {said}"):
+            read_examples(BENCHMARKS[name], tmp_path)
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
@@ -288,8 +298,8 @@ def test_examples_that_lm_eval_carries(tmp_path):
         (b"\xff\n", "line 1: not JSON in UTF-8"),
         (b"[1]\n", "line 1: expected an object"),
         (b"\n", "no items"),
+        (LFS_POINTER, LFS_WORDS),
         (gzip.compress(b"{}" * 100, mtime=0)[:-20], "gz: cannot be read after line 0"),
-        (LFS_POINTER, "is a pointer to the file, .* `git lfs pull`"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, lines, message):
@@ -309,6 +319,13 @@ def test_a_damaged_file_is_named(tmp_path, lines, message):
         ("mathqa", {"problem": "?", "options": "b ) 1", "correct": "b"}, "no letters in order"),
         ("sat_math", {"question": "?", "options": "A) 1 C) 2", "Answer": "A"}, "no letters in or"),
         ("svamp", {"Body": "b", "Question": "q", "Answer": "two"}, "to float: 'two'"),
+        ("svamp", {"Body": "b", "Question": "q", "Answer": "inf"}, r"states no answer \('inf'\)"),
+        ("math", {"problem": "?", "solution": ""}, r"states no answer \(''\)"),
+        ("math", {**RECORDS["math"][0], "answer": ""}, r"states no answer \(''\)"),
+        ("gsm8k", {"question": "?", "answer": "It is ####"}, r"states no answer \(''\)"),
+        ("asdiv", {"body": "b", "question": "q", "answer": "(pens)"}, r"states no answer \(''\)"),
+        ("mawps", {"input": "a", "target": float("nan")}, r"states no answer \('nan'\)"),
+        ("tabmwp", {**RECORDS["tabmwp"][0], "answer": "green"}, "'green' is not one of red, blue"),
         ("mawps", {"input": "a", "target": 1, "idx": 0.7}, "base 10: '0.7'"),
     ],
 )

@@ -19,7 +19,7 @@ from filelock import FileLock
 from transformers import GenerationConfig
 
 from evaluation_data import RECORDS, right, write_benchmark, write_benchmarks
-from tiny_models import tiny_llama
+from tiny_models import save_llama, tiny_llama
 from vocagno.errors import InputError
 from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER, Item, read_items
 from vocagno.evaluation.judge import Verdict
@@ -247,6 +247,10 @@ def test_what_is_refused(tmp_path, data, model, cli, tokenizers, monkeypatch):
         (tmp_path / "bare" / file).write_bytes((model / file).read_bytes())
     message = error(tmp_path / "bare", "--data", data, "--out", tmp_path / "bare-out")
     assert "a folder without a tokenizer" in message
+
+    save_llama(tmp_path / "bare", tokenizers["byte-level"], size=50)
+    words = "error: tokenizer: 411 ids, but model has 50 embeddings: they do not belong"
+    assert words in error(tmp_path / "bare", "--data", data, *out)
 
     save(tmp_path / "short", tokenizers, 24)
     gsm8k = "--data", data, "--tasks", "gsm8k", "--out", tmp_path / "short-out"

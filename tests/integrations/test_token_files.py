@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from folders import LFS_POINTER, LFS_WORDS
 from token_streams import write_datatrove, write_megatron, write_numpy
 from vocagno.integrations import token_files
 from vocagno.integrations.token_files import (
@@ -121,6 +122,7 @@ def with_header(**fields):
         ("c.bin", lambda d: d[:-1], r"c.bin: has 25 bytes, but c.idx says 26 \(13 tokens"),
         ("c.bin", lambda d: d + d, "written with another type or another index"),
         ("c.bin", lambda d: b"", "has 0 bytes"),
+        ("c.bin", lambda d: LFS_POINTER, f"c.bin: {LFS_WORDS}"),
         ("c.idx", lambda d: d[:-3], "c.idx: has .* its header says .*: truncated or damaged"),
         ("c.idx", lambda d: d[:20], "c.idx: not an index of Megatron"),
         ("c.idx", lambda d: b"TNTIDX" + d[6:], "not an index of Megatron .*TNTIDX"),

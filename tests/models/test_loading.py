@@ -9,6 +9,8 @@ from tokenizers import Tokenizer
 
 torch = pytest.importorskip("torch")
 
+from tiny_models import SIZES
+from vocagno.config.options import StudentConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import ConfigError
 from vocagno.models import loading
@@ -60,6 +62,18 @@ def test_the_gpus_of_apple_are_not_used(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
     assert loading.local_device() == torch.device("cpu")
+
+
+def test_a_new_student_has_the_special_ids_of_its_tokenizer():
+    """OLMo 2's own EOS is beyond them, and its padding an id that would never be learnt."""
+    architecture = {"model_type": "olmo2", **SIZES, "bos_token_id": 1}
+    config, ids = StudentConfig(tokenizer="t.json", architecture=architecture), torch.arange(20)
+    settings = loading.student_settings(config, 20, 8, eos_token_id=3, bos_token_id=None)
+    model = loading.load_student(config, settings, 20, seed=0)
+    model(ids[None], labels=ids[None]).loss.backward()
+    assert model.get_input_embeddings().weight.grad[:-1].any(1).all()
+    own = model.generation_config
+    assert (own.bos_token_id, own.eos_token_id, own.pad_token_id) == (1, 3, None)
 
 
 def test_a_tokenizer_with_fewer_merges_is_another(tokenizers, tmp_path):

@@ -41,9 +41,9 @@ def student(folder):
     return load_student(config, student_settings(config, IDS, 8), IDS, seed=0)
 
 
-def with_weights(folder, change, **options):
+def with_weights(folder, change, ids=IDS, **options):
     """A saved Llama whose weights `change` has made others of."""
-    tiny_llama(IDS, **options).save_pretrained(folder)
+    tiny_llama(ids, **options).save_pretrained(folder)
     weights = change(load_file(folder / "model.safetensors"))
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     return folder
@@ -203,13 +203,40 @@ def test_a_head_of_its_own_stays_although_the_configuration_ties_it(tmp_path, to
     pytest.importorskip("lm_eval", reason="evaluation needs lm-eval")
     from vocagno.evaluation.running import load
 
-    head = torch.arange(32.0).repeat(IDS, 1)
-    folder = with_weights(tmp_path, lambda w: {**w, HEAD: head}, tie_word_embeddings=True)
+    ids = tokenizers["byte-level"].get_vocab_size()
+    head = torch.arange(32.0).repeat(ids, 1)
+    folder = with_weights(tmp_path, lambda w: {**w, HEAD: head}, ids, tie_word_embeddings=True)
     tokenizers["byte-level"].save(str(folder / "tokenizer.json"))
     lm = load(str(folder), dtype="float32", device="cpu", gguf_file=None, batch_size=1)
     for model in (lm.model, student(folder)):
         torch.testing.assert_close(model.lm_head.weight.detach(), head)
         assert not model.config.tie_word_embeddings
+
+
+def quantized(folder, *more):
+    """A Llama whose layers are BitNet's, four numbers a byte and a scale, and more tensors."""
+
+    def pack(weights):
+        layers = [name for name in weights if "proj" in name]
+        packed = {n: torch.full_like(weights[n][::4], 85, dtype=torch.uint8) for n in layers}
+        scales = {name: torch.ones(1) for name in (*(f"{n}_scale" for n in layers), *more)}
+        return weights | packed | scales
+
+    path = with_weights(folder, pack) / "config.json"
+    method = {"quant_method": "bitnet", "modules_to_not_convert": ["lm_head"]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": method}))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["model.layers.2.mlp.up_proj.weight", "lm_head_2.weight"])
+def test_weights_beyond_the_layers_of_a_quantized_model_are_named(tmp_path, capsys, name):
+    """What a quantizer keeps in a layer is only said."""
+    own = [f"{MATRIX}.absmax", "model.layers.1.self_attn.k_scale"]
+    teacher(quantized(tmp_path, *own))
+    words = f"warning: teacher.model: not read from {tmp_path}: {', '.join(own)}\n"
+    assert words in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=rf"teacher.model: .* 1 unexpected \({name}\)"):
+        teacher(quantized(tmp_path, *own, name))
 
 
 @pytest.fixture

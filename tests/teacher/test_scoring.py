@@ -2,6 +2,7 @@
 
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -491,6 +492,10 @@ def test_a_store_of_other_candidates_is_refused(teacher_model, tmp_path):
             other.scores(None, folder, show_progress=False)
     with pytest.raises(StoreError, match=r"finished scores of another candidates \(3, now 5\)"):
         other.make_scores(corpus, store.folder, show_progress=False)
+    for made_from, words in (({}, "tokenizer"), ({"tokenizer": made.spans.fingerprint}, "teacher")):
+        replace(store.manifest, made_from=made_from).save(store.folder)  # another tool wrote it
+        with pytest.raises(StoreError, match=rf"made with another {words} \(none, now "):
+            without.scores(None, store.folder, show_progress=False)
 
 
 def test_a_head_that_is_offloaded_is_refused(teacher_model):

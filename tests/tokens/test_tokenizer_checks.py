@@ -21,7 +21,7 @@ from families import (
     contracting,
     without_letters,
 )
-from folders import LFS_POINTER
+from folders import LFS_POINTER, LFS_WORDS
 from odd_strings import odd_strings
 from shared_data import real_tokenizer
 from vocagno import TokenizerError, TokenSpans, align_text
@@ -163,6 +163,7 @@ def test_files_that_are_no_tokenizer(tokenizers, tmp_path):
         "model.json": (b'{"model": {"type": "BPE"}}', "not a `tokenizers` definition"),
         "picture.png": (b"\x89PNG\r\n\x1a\n", "not a tokenizer.json"),
         "weights.gguf": (b"GGUF\3\0\0\0\xff", "a GGUF file; name the tokenizer.json"),
+        "pointer.json": (LFS_POINTER, LFS_WORDS),
         "cut.json.gz": (gzip.compress(whole)[:500], "not a tokenizer.json"),
         "broken.json.gz": (b"\x1f\x8b" + bytes(40), "not a tokenizer.json"),
     }

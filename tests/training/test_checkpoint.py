@@ -16,6 +16,7 @@ from filelock import FileLock
 from safetensors.torch import load_file, save_file
 
 from chaos import repeats
+from corpora import LFS_POINTER
 from folders import contents
 from hub_server import serving, uses_hub
 from processes.killed_training import POINTS
@@ -151,6 +152,16 @@ def test_a_checkpoint_of_other_weights_is_not_resumed(tmp_path, config, capsys, 
     assert name in said
     assert "remove it to resume from an earlier one" in said
     assert not (folder / "final").exists()
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path, config, capsys):
+    path, folder = config("run"), tmp_path / "run"
+    assert train_here(path, "--train.steps", 2) == 0
+    shutil.rmtree(folder / "final")
+    for name in ("process_0.json", "optimizer.bin", "model.safetensors"):  # read in this order
+        (folder / "checkpoints" / "step_2" / name).write_bytes(LFS_POINTER)
+        assert train_here(path, "--train.steps", 2) == 2
+        assert "step_2 could not be restored (" in capsys.readouterr().err
 
 
 def test_a_run_is_pushed_when_it_is_complete(config, tmp_path, monkeypatch, capsys):

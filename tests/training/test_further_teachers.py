@@ -1,12 +1,14 @@
 """`teacher.also`: several stores of one text, by teachers of several vocabularies."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from corpora import write_corpus
 from families import TEXTS
 from runs import metrics, score_here, train_here
+from vocagno.teacher.scores import ScoreStore
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +23,9 @@ def stores(tmp_path_factory, teacher_model, same_vocabulary_model):
     made = {name: (str(folder / name), str(model)) for name, (model, _) in of.items()}
     shutil.copytree(folder / "second", folder / "moved")
     made["second, moved"] = str(folder / "moved"), made["second"][1]
+    manifest = ScoreStore(shutil.copytree(folder / "second", folder / "unsure")).manifest
+    replace(manifest, made_from=manifest.made_from | {"entropy": False}).save(folder / "unsure")
+    made["second, unsure"] = str(folder / "unsure"), made["second"][1]
     return made | {"second, read as the first": (made["second"][0], made["first"][1])}
 
 
@@ -65,6 +70,7 @@ def test_the_mean_of_several_teachers(run, stores, tmp_path, capsys):
     [
         ([("plain", 1.0)], {}, "have 0 candidates a token"),
         ([("second, read as the first", 1.0)], {}, "another tokenizer"),
+        ([("second, unsure", 1.0)], {"distill_where": "surer"}, "surer compares the entropy"),
         ([("second", 0.0)], {}, "teacher.also.share: not above 0: 0.0"),
         ([("second", 1.0)], {"method": "alm", "distill_where": "surer"}, "teacher.also: is for"),
     ],

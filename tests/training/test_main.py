@@ -351,6 +351,8 @@ BEFORE_ANY_MODEL = [
     ("--teacher.model {empty}", "no config.json in"),
     ("--student.architecture.hiden_size 3", "hiden_size"),
     ("--student.architecture.model_type llamma", "student.architecture: "),
+    ("--student.architecture.eos_token_id 5", "eos_token_id 5 is not the tokenizer's 2; omit it"),
+    ("--student.architecture.bos_token_id 5", "bos_token_id 5 is not the tokenizer's 1; omit it"),
     ("--optimizer.betas [2,0.9]", "optimizer.betas must be in [0, 1)"),
     ("--train.seed -1", "train.seed must be at least 0"),
     ("--train.seed 2147483648", "train.seed must be at most 2147483647, got 2147483648"),

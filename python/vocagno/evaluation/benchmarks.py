@@ -64,6 +64,10 @@ class Benchmark:
     def item(self, record: Record, index: int) -> Item:
         """The item in a record; see `read` for errors."""
         found = self.read(record)
+        if found.stated in ("", "nan", "inf", "-inf"):
+            raise ValueError(f"it states no answer ({found.stated!r})")
+        if found.words is not None and found.stated not in found.words:
+            raise ValueError(f"the answer {found.stated!r} is not one of {', '.join(found.words)}")
         question = f"{found.question}{_ENDINGS.get(found.gold.lower(), '')}"
         return replace(found, question=question.strip(), index=index)
 
@@ -108,8 +112,6 @@ def _math(record: Record) -> Item:
     _, box, behind = solution.rpartition(r"\boxed")  # the harness also reads "not boxed" in a text
     stated = in_box(behind) if box else answer_part(solution)
     stated = _of(record, "answer") if "answer" in record else stated
-    if not stated:
-        raise ValueError("neither `answer` nor `solution` states an answer")
     return Item(_of(record, "problem"), stated, extracted(solution, choice=False))
 
 
@@ -188,10 +190,8 @@ def _sat(record: Record) -> Item:
 
 
 def _chosen(question: str, listed: str, gold: str, choices: Collection[object]) -> Item:
-    letters = tuple("ABCDE"[: len(choices)])
-    if gold not in letters:
-        raise ValueError(f"the answer {gold!r} is not one of {', '.join(letters)}")
-    return Item(f"{question}\n{_CHOOSE}\n{listed}", gold, normalized(gold), letters)
+    words = tuple("ABCDE"[: len(choices)])
+    return Item(f"{question}\n{_CHOOSE}\n{listed}", gold, normalized(gold), words)
 
 
 def _in_words(name: str, column: str, read: Callable[[Record], Item]) -> Benchmark:
@@ -359,6 +359,17 @@ class Examples:
     def prompt(self, benchmark: Benchmark, question: str) -> str:
         return f"{self.text}{BETWEEN}{benchmark.asked(question)}"
 
+    def check(self, benchmark: Benchmark) -> None:
+        """Raises: BenchmarkError for examples that are not put as the questions will be."""
+        opening, examples = benchmark.asked("").split()[0], self.text.split(BETWEEN)
+        wrong = [example for example in examples if not example.startswith(opening)]
+        if wrong or all("(A)" in example for example in examples) != benchmark.choice:
+            raise BenchmarkError(
+                f"{self.source}: not worked examples of {benchmark.name}: expected {opening} with"
+                f"{'' if benchmark.choice else 'out'} choices (A), (B), ... and two blank lines "
+                f"between examples, got {(wrong or examples)[0][:40]!r}; give its own"
+            )
+
 
 def read_examples(benchmark: Benchmark, data: Path) -> Examples:
     """The examples from `prompts/cot/NAME.md` in the data folder or next to it, as in the paper's
@@ -371,9 +382,11 @@ def read_examples(benchmark: Benchmark, data: Path) -> Examples:
         if path.is_file():
             refuse_pointers([path], BenchmarkError)
             try:
-                return Examples(path.read_text(encoding="utf-8-sig").strip(), str(path))
+                found = Examples(path.read_text(encoding="utf-8-sig").strip(), str(path))
             except UnicodeDecodeError as error:
                 raise BenchmarkError(f"{path}: not UTF-8 ({error})") from error
+            found.check(benchmark)
+            return found
     if benchmark.prompt not in _CARRIED:
         raise BenchmarkError(
             f"{data / name}: no such file; expected the {benchmark.shots} worked examples of "

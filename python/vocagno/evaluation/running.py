@@ -57,6 +57,7 @@ def load(
     from transformers import AutoTokenizer
 
     from vocagno.evaluation._prompted import PromptedModel
+    from vocagno.models.loading import check_vocabulary
     from vocagno.models.weights import causal_model
 
     device = checked_device(device)
@@ -71,6 +72,7 @@ def load(
     loaded = causal_model(model, "model", gguf_file=gguf_file, **options)
     with naming(f"model {model}"):
         tokenizer = AutoTokenizer.from_pretrained(model, gguf_file=gguf_file)
+        check_vocabulary(loaded, max(tokenizer.get_vocab().values()) + 1, "")
         return PromptedModel(pretrained=loaded, tokenizer=tokenizer, batch_size=batch_size)
 
 

@@ -20,7 +20,7 @@ from huggingface_hub import DatasetCard, DatasetCardData
 from vocagno.data.store.building import finish_store
 from vocagno.data.store.format import REFUSED, Entry, check_names
 from vocagno.data.store.shards import Refused, StoreError, decode_spans
-from vocagno.system.files import appearing, appearing_files
+from vocagno.system.files import appearing, appearing_files, refuse_pointers
 from vocagno.system.records import checked
 from vocagno.teacher.scores import (
     KIND,
@@ -216,6 +216,7 @@ def _import_into(store: Path, folder: Path, advance: Callable[[int], None]) -> N
     names: list[str] = []
     made_from: dict[str, Any] | None = None
     for path in _exported(folder):
+        refuse_pointers([path], StoreError)
         with _naming(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
             found = json.loads((file.schema_arrow.metadata or {})[_METADATA_KEY])
             fault = partial(_no_export, path)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocagno.errors import InputError
-from vocagno.system.files import digest
+from vocagno.system.files import digest, refuse_pointers
 
 _HEADER = struct.Struct("<9sQBQQ")
 """Of Megatron's index: magic, version, code of the type, numbers of sequences and of entries in the
@@ -195,6 +195,7 @@ def open_token_file(
     path = tokens_path(path)
     if not path.is_file():
         raise TokenFileError(f"{path}: this token file does not exist")
+    refuse_pointers([path], TokenFileError)
     if path.suffix == ".npy":
         return _numpy_file(path, eos_id, boundaries, dtype)
     for name, value in {"--eos": eos_id, "--boundaries": boundaries, "--dtype": dtype}.items():

@@ -259,9 +259,12 @@ def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
     return model
 
 
-def student_settings(config: StudentConfig, vocabulary_size: int, seq_len: int) -> Any:
+def student_settings(
+    config: StudentConfig, vocabulary_size: int, seq_len: int, **special_ids: int | None
+) -> Any:
     """The transformers configuration of the model to train, without its weights.
-    Raises: ConfigError for an unknown architecture, and for too few ids or positions."""
+    Args: special_ids: `eos_token_id` and `bos_token_id` of the tokenizer, for a new model.
+    Raises: ConfigError for an unknown architecture, other special ids, too few ids or positions."""
     from transformers import AutoConfig
 
     if config.model is not None:
@@ -275,8 +278,15 @@ def student_settings(config: StudentConfig, vocabulary_size: int, seq_len: int) 
             f"{vocabulary_size} ids of the tokenizer"
         )
     fields = {key: value for key, value in architecture.items() if key != "model_type"}
+    for name, ours in special_ids.items():
+        if ours is not None and fields.get(name, ours) != ours:
+            raise ConfigError(
+                f"student.architecture.{name} {fields[name]} is not the tokenizer's {ours}; omit it"
+            )
+    # Defaults are ids of another tokenizer: answers would end there, and padding learns nothing.
+    known = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")) | special_ids | fields
     with naming("student.architecture"):
-        settings = AutoConfig.for_model(architecture["model_type"], **fields)
+        settings = AutoConfig.for_model(architecture["model_type"], **known)
     if unknown := [key for key in fields if key not in type(settings)().to_dict()]:
         kind = type(settings).__name__
         raise ConfigError(f"student.architecture.{unknown[0]}: not a field of {kind}")
@@ -290,26 +300,26 @@ def load_student(config: StudentConfig, settings: Any, vocabulary_size: int, see
 
     if config.model is not None:
         model = causal_model(config.model, "student.model", dtype=torch.float32)
-        check_vocabulary(model, vocabulary_size, "student")
+        check_vocabulary(model, vocabulary_size, "student.")
         return model
     torch.manual_seed(seed)
     with naming("student.architecture"):
         return AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
 
 
-def check_vocabulary(model: Any, vocabulary_size: int, role: str) -> None:
+def check_vocabulary(model: Any, vocabulary_size: int, section: str) -> None:
     """Rejects a tokenizer with more ids than the model has embeddings; warns of one with many
-    fewer."""
+    fewer. Args: section: of the options, such as "teacher."; "" outside a configuration."""
     rows = model.get_input_embeddings().weight.shape[0]
     if rows < vocabulary_size:
         raise ConfigError(
-            f"{role}.tokenizer: {vocabulary_size} ids, but {role}.model has {rows} embeddings: "
+            f"{section}tokenizer: {vocabulary_size} ids, but {section}model has {rows} embeddings: "
             "they do not belong together"
         )
     if vocabulary_size < rows / 2:
         print(
-            f"warning: {role}.tokenizer has {vocabulary_size:,} ids, but {role}.model has {rows:,} "
-            "embeddings: is it the model's own?",
+            f"warning: {section}tokenizer has {vocabulary_size:,} ids, but {section}model has "
+            f"{rows:,} embeddings: is it the model's own?",
             file=sys.stderr,
         )
 

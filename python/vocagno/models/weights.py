@@ -42,19 +42,17 @@ def check_folder(name: str, option: str, gguf_file: str | None = None) -> bool:
         False: "a student trains the weights of safetensors; name the folder with those",
     }
     if path.is_file():
-        way_out = "name its folder"
-        if path.suffix == ".gguf":
-            way_out = ways_out[gguf_option is not None]
+        is_gguf = path.suffix == ".gguf"
+        way_out = ways_out[gguf_option is not None] if is_gguf else "name its folder"
         raise ConfigError(f"{option}: {name} is a file, not the folder of a model; {way_out}")
     if not path.exists() and name.startswith(("/", "./", "../", "~")):
         raise ConfigError(f"{option}: no folder {name}")
     if not path.is_dir() or gguf_file is not None or (path / "config.json").exists():
         return path.is_dir()
     if files := sorted(file.name for file in path.glob("*.gguf")):
-        held = f"{name} holds GGUF files ({', '.join(files[:_SHOWN])})"
-        if gguf_option is not None:
-            raise ConfigError(f"{option}: {held}; name one with {gguf_option}")
-        raise ConfigError(f"{option}: {held}; {ways_out[False]}")
+        way_out = f"name one with {gguf_option}" if gguf_option else ways_out[False]
+        shown = ", ".join(files[:_SHOWN])
+        raise ConfigError(f"{option}: {name} holds GGUF files ({shown}); {way_out}")
     return True
 
 
@@ -81,12 +79,14 @@ def model_settings(name: str, option: str, gguf_file: str | None = None) -> Any:
     where = option
     if check_folder(name, option, gguf_file):
         check_no_adapter(name, option)
-        if gguf_file is None and not (Path(name) / "config.json").is_file():
+        folder = Path(name)
+        if gguf_file is None and not (folder / "config.json").is_file():
             raise ConfigError(f"{option}: no config.json in {name}; is it the folder of a model?")
+        weights = [folder / gguf_file] if gguf_file else sorted(folder.glob("*.safetensors*"))
+        refuse_pointers([folder / "config.json", folder / "tokenizer.json", *weights], ConfigError)
     else:
         where = f"{option}: no folder {name}, and not found on the hub"
     options = {} if gguf_file is None else {"gguf_file": gguf_file}
-    refuse_pointers([Path(name) / (gguf_file or "config.json")], ConfigError)
     with naming(where):
         return AutoConfig.from_pretrained(name, **options)
 
@@ -104,10 +104,6 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
 
     model_settings(name, option, gguf_file)
     check_no_adapter(name, option)
-    if Path(name).is_dir():
-        pattern = gguf_file or "*.safetensors*"
-        with naming(option):
-            refuse_pointers(sorted(Path(name).glob(pattern)), ConfigError)
     options |= {"use_safetensors": True} if gguf_file is None else {"gguf_file": gguf_file}
     with naming(option):
         model, report = AutoModelForCausalLM.from_pretrained(
@@ -119,8 +115,9 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
     missing = report["missing_keys"]
     if unexpected and gguf_file is None and getattr(model, "hf_quantizer", None) is not None:
         # Formats of quantized weights hold numbers of their own, which no list is complete of.
-        print(f"warning: {option}: not read from {name}: {_some(unexpected)}", file=sys.stderr)
-        unexpected = set()
+        if own := _inside_layers(unexpected, model):
+            print(f"warning: {option}: not read from {name}: {_some(own)}", file=sys.stderr)
+        unexpected -= own
     if wrong := _differences(missing, unexpected, report["mismatched_keys"]):
         raise ConfigError(
             f"{option}: the weights of {name} are not those of its configuration: "
@@ -131,6 +128,13 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
         # The file has a head of its own. lm-eval calls `tie_weights`, which would replace it.
         text.tie_word_embeddings = model.config.tie_word_embeddings = False
     return model
+
+
+def _inside_layers(names: Collection[str], model: Any) -> set[str]:
+    """Those of some tensors that belong to a layer of the model, as scales of its weights do."""
+    layers = {name: layer for name, layer in model.named_modules() if name}
+    filled = tuple(f"{name}." for name, it in layers.items() if it._parameters or it._buffers)
+    return {key for key in names if key.rpartition(".")[0] in layers or key.startswith(filled)}
 
 
 def _differences(

@@ -33,6 +33,7 @@ from vocagno.data.store.shards import (
 )
 from vocagno.system.addresses import path_of
 from vocagno.teacher.candidates import BLOCK_TOKENS, Candidates, candidates_in, frames_of
+from vocagno.teacher.windows import ROUNDING
 
 _WHOLE = BLOCK_TOKENS
 """Up to this many tokens a document is read whole: finding a part would cost as much."""
@@ -89,15 +90,15 @@ def write_scores(
             `candidates`, each document with tokens has so many of each token.
         refused: the documents without tokens, because they cannot be placed in the text.
         frames: the candidates of each document, if they are already encoded (`frames_of`).
-    Raises: ValueError for an infinite loss (NaN means no loss), or another number of candidates.
+    Raises: ValueError for an infinite or negative loss (NaN: none), or other counts of candidates.
     """
     coded = [encode_spans(document.spans) for document in documents]
     losses = [document.nll.astype(np.float16) for document in documents]
     for text, loss, spans in zip(hashes, losses, coded, strict=True):
         if len(loss) != len(spans.lengths):
             raise ValueError(f"{len(loss)} losses for {len(spans.lengths)} spans ({text.hex()})")
-        if np.isinf(loss).any():
-            raise ValueError(f"an infinite loss ({text.hex()})")
+        if np.isinf(loss).any() or (loss < -ROUNDING).any():
+            raise ValueError(f"an infinite or negative loss ({text.hex()})")
     unscored = np.array([document.num_unscored for document in documents], np.uint32)
     count = num_candidates(made_from)
     if frames is None:

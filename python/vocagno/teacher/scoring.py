@@ -423,7 +423,7 @@ class ConfiguredTeacher:
         config = self.config
         if config.names_tokenizer:
             option = next(one for one in ("server", "tokenizer", "model") if getattr(config, one))
-            yield "tokenizer", option, made_from["tokenizer"], self.spans.fingerprint
+            yield "tokenizer", option, made_from.get("tokenizer", "none"), self.spans.fingerprint
             if config.bos is not None:
                 prefix = list(teacher_prefix(config, self.spans))
                 yield "bos", "bos", made_from.get("prefix"), prefix
@@ -437,7 +437,7 @@ class ConfiguredTeacher:
                 theirs = made_from.get("sampled", False)
                 yield "sampling of candidates", "sampled", theirs, config.sampled
         if config.model is not None:
-            yield "teacher", "model", made_from["teacher"], self.engine.weights
+            yield "teacher", "model", made_from.get("teacher", "none"), self.engine.weights
 
 
 class Engine:
@@ -489,7 +489,7 @@ def load_scorer(
 ) -> TransformersScorer:
     """The configured model of transformers. Raises: ConfigError if the tokenizer has more ids."""
     model = load_teacher(config, device)
-    check_vocabulary(model, spans.vocabulary_size, "teacher")
+    check_vocabulary(model, spans.vocabulary_size, "teacher.")
     return TransformersScorer(
         model,
         batch_tokens=config.batch_tokens,

@@ -62,19 +62,20 @@ class Checkpoints:
         folder = self.folder / f"step_{step}"
         try:
             self.accelerator.load_state(str(folder))  # strict: all weights, and no others
-        except (RuntimeError, ValueError, KeyError) as error:
+            path = folder / f"process_{self.accelerator.process_index}.json"
+            # None if saved by fewer processes; the order of the rows needs no random state.
+            saved = json.loads(path.read_bytes()) if path.is_file() else None
+        except Exception as error:  # safetensors and pickle raise others for a damaged file
+            why = " ".join(f"{type(error).__name__}: {error}".split())
             raise StoreError(
-                f"{folder} could not be restored ({' '.join(str(error).split())}); remove it to "
-                "resume from an earlier one, or give another output"
+                f"{folder} could not be restored ({why}); remove it to resume from an earlier one, "
+                "or give another output"
             ) from error
         # It brings back Accelerate's count of micro-batches, of which a step may have others now.
         self.accelerator.step = 0
-        path = folder / f"process_{self.accelerator.process_index}.json"
-        if not path.is_file():
-            return  # saved by fewer processes; the order of the rows needs no random state
+        now = self._process_state()
         # Accelerate only logs a failure to restore random states.
-        saved, now = json.loads(path.read_bytes()), self._process_state()
-        if saved["num_processes"] == now["num_processes"] and saved != now:
+        if saved and saved["num_processes"] == now["num_processes"] and saved != now:
             raise StoreError(f"{folder}: the random state could not be restored from it")
 
     def _process_state(self) -> dict[str, Any]:

@@ -181,7 +181,9 @@ def _student(config: Config) -> tuple[StudentTokenizer, Any]:
     student = config.student
     tokenizer = tokenizer_of_student(student)
     size = tokenizer.spans.vocabulary_size
-    settings = student_settings(student, size, config.data.seq_len)  # before hours of scoring
+    prefix = tokenizer.spans.prefix_ids
+    ids = {"eos_token_id": tokenizer.eos_id, "bos_token_id": prefix[0] if prefix else None}
+    settings = student_settings(student, size, config.data.seq_len, **ids)  # before hours of work
     if student.tokenizer is not None:
         check_own_tokenizer(tokenizer.spans, student.model, "student")
     return tokenizer, settings
