@@ -496,6 +496,6 @@ def test_ranks_that_are_added_to_a_batch_are_pinned_too(device, pinned, monkeypa
     training.train, training.live = TrainConfig(steps=1), None
     training.accelerator = SimpleNamespace(device=torch.device(device))
     counts = TokenCounts(), np.zeros((2, len(TokenCounts._fields)), np.int64)
-    micro = training._planned(Batch({"labels": torch.zeros(2, 8)}, *counts), range(2))
+    micro = training._plan(Batch({"labels": torch.zeros(2, 8)}, *counts), range(2))
     assert micro.batch.tensors["chunk_rank"].shape == (2, 4)
     assert seen == pinned

@@ -29,14 +29,14 @@ CANDIDATE_MASS = "candidate_mass.npy"
 BUCKETS = "buckets.npy"
 VERSION = 1
 _HEADER_BYTES = 128
-"""Size of the header of a `.npy` of one or two dimensions: NumPy fills it to a multiple of 64."""
+"""The size of the header of a `.npy` of one or two dimensions; NumPy pads it to 64 bytes."""
 
 
 class BakedLosses:
-    """The baked streams of one token file, memory-mapped: opening reads the manifest, and up to 4
-    MiB of each stream.
+    """The baked streams of one token file, memory-mapped.
 
-    A copy in another process (a worker of a DataLoader) opens the files itself.
+    Opening reads the manifest, and up to 4 MiB of each stream. A copy in another process (a worker
+    of a DataLoader) opens the files itself.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -44,17 +44,17 @@ class BakedLosses:
         version."""
         self.folder: Path = Path(folder)
         self.manifest: dict[str, Any] = read_manifest(self.folder)
-        """Token file, tokenizer, scores, rule and counts."""
-        self.losses: NDArray[np.float16] = self._mapped(LOSSES, np.float16)
+        """The facts of the token file, the tokenizer, the scores and the rule; the counts."""
+        self.losses: NDArray[np.float16] = self._map(LOSSES, np.float16)
         """(num_tokens,) the teacher's loss of each token in nats; NaN where it has none."""
         self._weights: NDArray[np.uint8] | None = None
         if WEIGHTS in self.manifest["files"]:
-            self._weights = self._mapped(WEIGHTS, np.uint8)
+            self._weights = self._map(WEIGHTS, np.uint8)
         self._over_buckets: tuple[NDArray[np.int32], NDArray[np.float16]] | None = None
         if CANDIDATES in self.manifest["files"]:
             width = (self.manifest["made_from"]["candidates"]["count"],)
-            mass = self._mapped(CANDIDATE_MASS, np.float16, width)
-            self._over_buckets = self._mapped(CANDIDATES, np.int32, width), mass
+            mass = self._map(CANDIDATE_MASS, np.float16, width)
+            self._over_buckets = self._map(CANDIDATES, np.int32, width), mass
 
     def __len__(self) -> int:
         return len(self.losses)
@@ -64,7 +64,7 @@ class BakedLosses:
 
     @property
     def weights(self) -> NDArray[np.uint8]:
-        """(num_tokens,) how much each token trains the student: 0 to 255 for 0 to 1.
+        """(num_tokens,) the weight of each token in the loss: 0 to 255 stand for 0 to 1.
 
         Raises: TokenFileError if no weights were baked.
         """
@@ -74,13 +74,14 @@ class BakedLosses:
 
     @property
     def has_candidates(self) -> bool:
-        """Whether candidates were baked."""
+        """True if candidates were baked."""
         return self._over_buckets is not None
 
     @property
     def candidates(self) -> NDArray[np.int32]:
-        """(num_tokens, K) the buckets of the teacher's candidates for each token, -1 for none: as
-        `GuidanceTensors.candidates`.
+        """(num_tokens, K) the buckets of the teacher's candidates for each token; -1 for none.
+
+        They are the values of `GuidanceTensors.candidates`.
 
         Raises: TokenFileError if no candidates were baked.
         """
@@ -88,17 +89,23 @@ class BakedLosses:
 
     @property
     def candidate_mass(self) -> NDArray[np.float16]:
-        """(num_tokens, K) the teacher's probabilities of these buckets. Raises: as `candidates`."""
+        """(num_tokens, K) the teacher's probabilities of the buckets in `candidates`.
+
+        Raises: TokenFileError if no candidates were baked.
+        """
         return self._candidates()[1]
 
     @property
     def bucket_key(self) -> str:
-        """`BucketTable.key` of these buckets, for `GuidanceTensors`. Raises: as `candidates`."""
+        """The `BucketTable.key` of the buckets, for `GuidanceTensors`.
+
+        Raises: TokenFileError if no candidates were baked.
+        """
         self._candidates()
         return str(self.manifest["buckets"]["key"])
 
     def buckets(self) -> "BucketTable":
-        """The student's ids in these buckets, for `GuidanceTensors`; needs torch.
+        """The table of the student's ids in each bucket, for `GuidanceTensors`; needs torch.
 
         Raises: TokenFileError if no candidates were baked, and for a damaged file.
         """
@@ -113,8 +120,10 @@ class BakedLosses:
                 f"{path}: is missing or damaged; copy it again, or delete the folder and bake again"
             )
         begins, members = np.split(np.load(path, allow_pickle=False), [about["count"] + 1])
-        given = torch.from_numpy(members), torch.from_numpy(begins)
-        return BucketTable(*given, [count], (1.0,), about["vocabulary_size"], about["key"])
+        size, key = about["vocabulary_size"], about["key"]
+        return BucketTable(
+            torch.from_numpy(members), torch.from_numpy(begins), [count], (1.0,), size, key
+        )
 
     def _candidates(self) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
         if self._over_buckets is None:
@@ -122,13 +131,13 @@ class BakedLosses:
         return self._over_buckets
 
     def check(self, token_file: str | Path, *, whole: bool = False) -> None:
-        """Refuses another token file than the one that was baked.
+        """Checks that a token file is the one that was baked.
 
         Args:
-            token_file: as for `vocagno bake`.
-            whole: compares the hash of all tokens. Otherwise the size and up to 4 MiB in 64 places
-                of the file are compared, which takes milliseconds.
-        Raises: TokenFileError.
+            token_file: the path that `vocagno bake` took.
+            whole: True compares the hash of all tokens. Otherwise the size and up to 4 MiB in 64
+                places of the file are compared, which takes milliseconds.
+        Raises: TokenFileError for another file.
         """
         path, expected = tokens_path(Path(token_file)), self.manifest["token_file"]
         if not path.is_file():
@@ -136,22 +145,23 @@ class BakedLosses:
         is_same = path.stat().st_size == expected["bytes"]
         is_same = is_same and sample_hash(path) == expected["sample_hash"]
         if is_same and whole:
-            found = blocks_hash(path, expected["first_byte"], expected["block_bytes"])
-            is_same = found == expected["hash"]
+            tokens_hash = blocks_hash(path, expected["first_byte"], expected["block_bytes"])
+            is_same = tokens_hash == expected["hash"]
         if not is_same:
             raise TokenFileError(
                 f"{path}: is not the token file that {self.folder} was baked for "
                 f"({expected['name']}, {expected['bytes']:,} bytes), or has changed; bake it again"
             )
 
-    def _mapped(self, name: str, dtype: Any, width: tuple[int, ...] = ()) -> NDArray[Any]:
+    def _map(self, name: str, dtype: Any, width: tuple[int, ...] = ()) -> NDArray[Any]:
+        """Memory-maps a stream. Raises: TokenFileError for one that is not as it was written."""
         path, count = self.folder / name, self.manifest["token_file"]["tokens"]
         expected = _HEADER_BYTES + count * np.dtype((dtype, width)).itemsize
-        found = path.stat().st_size if path.is_file() else None
-        known = self.manifest.get("samples", {}).get(name)  # none in those of 0.1.0
-        if found != expected or known not in (None, sample_hash(path)):
-            state = "is missing" if found is None else f"has {found:,} bytes"
-            if found == expected:
+        size = path.stat().st_size if path.is_file() else None
+        written_hash = self.manifest.get("samples", {}).get(name)  # manifests of 0.1.0 have none
+        if size != expected or written_hash not in (None, sample_hash(path)):
+            state = "is missing" if size is None else f"has {size:,} bytes"
+            if size == expected:
                 state = "has changed"
             raise TokenFileError(
                 f"{path}: {state}; expected {expected:,} bytes as they were written: an incomplete "
@@ -191,7 +201,7 @@ def write_manifest(folder: Path, fields: dict[str, Any]) -> None:
 
 
 def stream_header(dtype: np.dtype[Any], count: int) -> bytes:
-    """The header of a `.npy` of `count` values, each of which may be an array (`dtype.shape`)."""
+    """The header of a `.npy` of `count` values, each an array if `dtype` has a shape."""
     shape = (count, *dtype.shape)
     text = f"{{'descr': {dtype.base.str!r}, 'fortran_order': False, 'shape': {shape}, }}"
     size = _HEADER_BYTES - 10  # magic, version and this size come before it
@@ -199,9 +209,10 @@ def stream_header(dtype: np.dtype[Any], count: int) -> bytes:
 
 
 def write_buckets(folder: Path, partial: Path, table: "BucketTable") -> dict[str, Any]:
-    """Writes where the ids of each bucket begin, then the ids; what the manifest says of them.
+    """Writes the buckets to a file: where the ids of each bucket begin, then the ids.
 
-    Args: partial: the folder of an unfinished file.
+    Args: partial: the folder of the file until it is finished.
+    Returns: the facts of the file for the manifest.
     """
     values = np.concatenate([table.begins.numpy(), table.members.numpy()])
     with appearing(folder / BUCKETS, partial) as file:

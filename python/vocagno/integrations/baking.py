@@ -1,10 +1,9 @@
-"""The teacher's loss of each token of documents that are kept as ids, its candidates over buckets,
-and a weight where the rule needs no student; written part by part, by any number of processes of
-one machine.
+"""Bakes streams parallel to a token file: a teacher loss, candidates and a weight for each token.
 
-All parts are written into one file for each stream, at their places, and noted when they are on
-disk. A killed process loses the parts that it was at; the streams get their names, and the manifest
-is written, when all parts are noted.
+A weight can be baked if the rule needs no student. Any number of processes of one machine share the
+work, part by part. All parts are written into one file for each stream, at their places, and noted
+when they are on disk. A killed process loses the parts that it was working on. When all parts are
+noted, the streams get their names and the manifest is written.
 """
 
 import json
@@ -57,22 +56,23 @@ from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 from vocagno.tokens.tokenizer_files import TokenizerError
 
 PART_TOKENS = 1 << 23
-"""Tokens that processes share the work by, and that a killed process loses."""
+"""The tokens of a part: the unit of work of a process, which is lost if the process is killed."""
 BATCH_TOKENS = 1 << 18
-"""Tokens that are aligned at a time: what bounds the memory, together with the longest document."""
+"""The tokens that are aligned at a time. It bounds the memory, with the longest document."""
 _RULE = ("unit", "window", "window_max_loss", "aggregation", "unmapped")
+"""The options of guidance on which a baked weight depends."""
 _MIN_WEIGHT = {"min_weight": 0.0}
-"""Was an option, whose value the manifests of older folders have."""
+"""A former option, whose value the manifests of older folders have."""
 _FULL = 255
-"""A weight of 1."""
+"""The byte that stands for a weight of 1."""
 _MAKING = ".making"
-"""Folder of unfinished streams and of notes."""
+"""The folder of unfinished streams and of notes."""
 
 
 def check_rule(rule: GuidanceConfig) -> None:
-    """Refuses rules whose weights need the student's losses.
+    """Checks that the weights of a rule do not need the student's losses.
 
-    Raises: ConfigError naming the option.
+    Raises: ConfigError, which names the option.
     """
     require(
         rule.method == "vocagno",
@@ -87,7 +87,7 @@ def check_rule(rule: GuidanceConfig) -> None:
 
 
 def _check_targets(targets: BucketTargets, spans: TokenSpans, store: ScoreStore) -> None:
-    """Raises: ConfigError for targets of other tokenizers, or another number of candidates."""
+    """Checks that targets fit tokenizer and scores. Raises: ConfigError if they do not."""
     teacher = store.manifest.made_from.get("tokenizer")
     require(
         teacher is not None,
@@ -102,7 +102,7 @@ def _check_targets(targets: BucketTargets, spans: TokenSpans, store: ScoreStore)
 
 
 class Baker:
-    """Aligns documents with their scores, as training does."""
+    """Aligns documents with their scores, by the functions that training uses."""
 
     def __init__(
         self,
@@ -114,14 +114,14 @@ class Baker:
     ) -> None:
         """Args:
         spans: the student's tokenizer.
-        losses: its `unit` and `aggregation` say what the losses are.
-        rule: of the weights, one that `check_rule` takes.
-        targets: of both tokenizers and the store's candidates.
+        losses: guidance whose `unit` and `aggregation` define the losses.
+        rule: guidance that defines the weights, one that `check_rule` accepts.
+        targets: targets of both tokenizers and the store's candidates.
         """
         if rule is not None:
             rule = replace(rule, scope="sequence")
             if (rule.unit, rule.aggregation) == (losses.unit, losses.aggregation):
-                losses = rule  # which gives the same losses
+                losses = rule  # the same losses: one alignment serves both
         self._scores = ScoresOfTexts(store, check=False, candidates=targets is not None)
         self._targets = targets
         self._losses = losses
@@ -131,24 +131,25 @@ class Baker:
     def bake(
         self, texts: list[str], tokens: TokenizedTexts, refused: Mapping[int, str] | None = None
     ) -> tuple[dict[str, NDArray[Any]], Counter[str]]:
-        """The streams of the n tokens of some whole documents, as `BakedLosses` has them, by their
-        file names; and the counts of documents and tokens, by what became of them.
+        """Computes the streams of the n tokens of some whole documents.
 
         Args:
-            texts, tokens: as `TokenSpans.texts_and_tokens` gives them; every document has a token.
-            refused: why documents have no text, by their number. They get no losses.
+            texts, tokens: the result of `TokenSpans.texts_and_tokens`; every document has a token.
+            refused: the reasons why documents have no text, by their number. They get no losses.
+        Returns: the values of each stream of `BakedLosses`, by its file name; the counts of
+            documents and tokens, by what became of them.
         Raises: StoreError for damaged scores.
         """
-        found = self._scores.find(texts)
-        for number, why in (refused or {}).items():
-            found[number] = DocumentScores.none(why)
-        scores = ScoresInOrder(found)
+        document_scores = self._scores.find(texts)
+        for number, reason in (refused or {}).items():
+            document_scores[number] = DocumentScores.none(reason)
+        scores = ScoresInOrder(document_scores)
         rows = [_as_row(tokens)]
         pieces, documents, _ = read_pieces(rows, scores)
         method = method_of(self._losses)
         overlapping_tokens = method.overlapping_tokens(pieces)
         compared = method.compare(pieces, overlapping_tokens, None)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # a loss beyond float16 becomes infinite, below NaN
             losses = compared.teacher_loss[:-1].astype(np.float16)
         losses[~np.isfinite(losses)] = np.nan
         streams: dict[str, NDArray[Any]] = {LOSSES: losses}
@@ -169,6 +170,7 @@ class Baker:
         return streams, counts
 
     def _weights(self, tokens: TokenizedTexts, compared: ComparedTokens) -> NDArray[np.uint8]:
+        """(n,) the weights of the rule, 0 to 255; all documents are one row of a batch."""
         assert self._rule is not None
         assert self._line_ends is not None
         n, by_group = len(tokens.ids), compared.by_group or compared
@@ -192,6 +194,7 @@ class Baker:
         overlapping_tokens: NDArray[np.int32],
         losses: NDArray[np.float16],
     ) -> Counter[str]:
+        """The counts of documents and tokens, by what became of them."""
         reasons = unmapped_reasons(
             pieces.student,
             pieces.teacher,
@@ -199,29 +202,29 @@ class Baker:
             losses=pieces.teacher_nll,
             **pieces.cu_seqlens,
         )[:-1]
-        is_known = ~np.repeat(pieces.is_missing, pieces.num_tokens)[:-1]
-        is_text = (pieces.student[:, 0] < pieces.student[:, 1])[:-1] & is_known
+        has_scores = ~np.repeat(pieces.is_missing, pieces.num_tokens)[:-1]
+        is_text = (pieces.student[:, 0] < pieces.student[:, 1])[:-1] & has_scores
         scorable = is_text & ~(
             pieces.first_only(overlapping_tokens)[:-1] & (reasons == Reason.UNSCORED)
         )
-        why = np.bincount(reasons[is_text], minlength=len(Reason)).tolist()
+        by_reason = np.bincount(reasons[is_text], minlength=len(Reason)).tolist()
         return Counter(
             documents=len(pieces.is_missing),
             missing_documents=int(pieces.is_missing.sum()),
             tokens=len(losses),
-            missing_tokens=int((~is_known).sum()),
+            missing_tokens=int((~has_scores).sum()),
             losses=int(np.isfinite(losses).sum()),
             with_text=int(is_text.sum()),
             scorable=int(scorable.sum()),
             scored=int((scorable & (reasons == Reason.MAPPED)).sum()),
-            truncated=why[Reason.TRUNCATED],
-            hole=why[Reason.HOLE],
-            unscored=why[Reason.UNSCORED],
+            truncated=by_reason[Reason.TRUNCATED],
+            hole=by_reason[Reason.HOLE],
+            unscored=by_reason[Reason.UNSCORED],
         )
 
 
 def _as_row(tokens: TokenizedTexts) -> Row:
-    """All documents as one row. A token without text ends it, so that no text counts as cut."""
+    """The row of all documents. A token without text ends it, so that no text counts as cut."""
     sizes = np.diff(tokens.cu_seqlens).astype(np.int32)
     sizes[-1] += 1
     return Row(
@@ -245,8 +248,9 @@ class BakedParts:
         made_from: dict[str, Any],
     ) -> None:
         """Args:
-            streams: the type of each stream, of several values with a shape, by its file name.
-            made_from: all that the streams are made from, as JSON.
+            streams: the type of each stream by its file name; it has a shape if each token has
+                several values.
+            made_from: the facts that determine the streams, for JSON.
         Raises: TokenFileError or StoreError if the folder holds, or is to hold, something else.
         """
         self.folder = folder
@@ -255,10 +259,10 @@ class BakedParts:
         self._making = folder / _MAKING
         self._types = {name: np.dtype(dtype) for name, dtype in streams.items()}
         if self.is_finished():
-            found = read_manifest(folder)["made_from"]
-            if found != made_from:
+            before = read_manifest(folder)["made_from"]
+            if before != made_from:
                 raise TokenFileError(
-                    f"{folder}: holds losses of another {first_difference(found, made_from)}; "
+                    f"{folder}: holds losses of another {first_difference(before, made_from)}; "
                     "name another folder, or delete this one"
                 )
             return
@@ -272,10 +276,16 @@ class BakedParts:
                         file.truncate(len(header) + num_tokens * dtype.itemsize)
 
     def is_finished(self) -> bool:
+        """True if the manifest is written, by this process or another."""
         return (self.folder / MANIFEST).is_file()
 
     def make(self, make: Callable[[str], None], report: Callable[[str], object]) -> None:
-        """Returns when all parts are noted, by this process or another. Args: as of `share`."""
+        """Makes parts until all are noted, by this process or others (`system.shared_work.share`).
+
+        Args:
+            make: makes and notes the part of a name.
+            report: is called with the name of each part that is noted.
+        """
         share(
             self.names,
             self.folder,
@@ -293,9 +303,9 @@ class BakedParts:
             file.write(values.astype(dtype.base, copy=False).tobytes())
 
     def note(self, name: str, **fields: Any) -> None:
-        """Notes that a part is written, when it is on disk.
+        """Notes a part as written, after it has reached the disk.
 
-        Args: fields: `hash` of its tokens, `counts`, and `refused`, lines of the report.
+        Args: fields: the `hash` of its tokens, its `counts`, and `refused`, lines of the report.
         """
         for stream in self._types:
             with self._place(stream).open("r+b") as file:
@@ -303,7 +313,7 @@ class BakedParts:
         write_json(self._note_of(name), fields)
 
     def counts(self, name: str) -> Counter[str]:
-        """The counts of a part that is noted; none if another process has finished all parts."""
+        """The counts of a noted part; empty if another process has finished all parts."""
         try:
             return Counter(self._note(name)["counts"])
         except FileNotFoundError:
@@ -312,7 +322,7 @@ class BakedParts:
     def finish(self, fields: Callable[[str, Counter[str]], dict[str, Any]]) -> None:
         """Gives the streams their names and writes the manifest, unless another process has.
 
-        Args: fields: the manifest's, from the hash of all tokens and the sums of all counts.
+        Args: fields: makes the manifest from the hash of all tokens and the sums of all counts.
         """
         with exclusively("streams", self.folder):
             if not self.is_finished():
@@ -320,20 +330,20 @@ class BakedParts:
                 counts = Counter[str]()
                 for note in notes:
                     counts.update(note["counts"])
-                lines = (note.get("refused", ()) for note in notes)  # none in those of 0.1.0
+                lines = (note.get("refused", ()) for note in notes)  # notes of 0.1.0 have none
                 write_entries(self.folder, [*chain.from_iterable(lines)])
-                found = fields(digest(*(note["hash"] for note in notes)), counts)
+                manifest = fields(digest(*(note["hash"] for note in notes)), counts)
                 for name in self._types:
                     if (self._making / name).is_file():
                         (self._making / name).replace(self.folder / name)
-                flush_folder(self.folder)
+                flush_folder(self.folder)  # the names first: a manifest promises the streams
                 samples = {name: sample_hash(self.folder / name) for name in self._types}
-                found |= {"made_from": self.made_from, "files": [*samples], "samples": samples}
-                write_manifest(self.folder, found)
+                manifest |= {"made_from": self.made_from, "files": [*samples], "samples": samples}
+                write_manifest(self.folder, manifest)
         shutil.rmtree(self._making, ignore_errors=True)  # another process may be removing it
 
     def _place(self, name: str) -> Path:
-        """Where a stream is: already in its place if a process was killed while finishing."""
+        """The path of a stream, which has its name already if a process was killed in `finish`."""
         final = self.folder / name
         return final if final.is_file() else self._making / name
 
@@ -341,8 +351,8 @@ class BakedParts:
         return self._making / f"{name}.json"
 
     def _note(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._note_of(name).read_bytes())
-        return found
+        fields: dict[str, Any] = json.loads(self._note_of(name).read_bytes())
+        return fields
 
 
 def bake_file(
@@ -357,21 +367,23 @@ def bake_file(
     max_refused: float = MAX_REFUSED,
     show_progress: bool = False,
 ) -> dict[str, Any]:
-    """Writes the streams of a token file into a folder, for `BakedLosses`. Any number of processes
-    may do so at the same time; each returns when all is done.
+    """Writes the streams of a token file into a folder, for `BakedLosses`.
+
+    Any number of processes may do so at the same time; each returns when all is done.
 
     Args:
         spans: the student's tokenizer.
-        losses: its `unit` and `aggregation` say what the losses are, and its `min_coverage` how
-            many of the tokens need one.
-        rule: of the weights; None: no weights.
-        targets: of both tokenizers and the store's candidates; None: no candidates.
-        max_refused: share of the documents whose ids may have no text; they have no losses, and
+        losses: guidance whose `unit` and `aggregation` define the losses, and whose `min_coverage`
+            is the share of the tokens that must have one.
+        rule: guidance that defines the weights; None: no weights.
+        targets: targets of both tokenizers and the store's candidates; None: no candidates.
+        max_refused: the share of the documents whose ids may have no text; they have no losses, and
             are named in a report. With 0 the first one is an error.
     Returns: the counts of the manifest.
     Raises: TokenFileError or StoreError for a folder with something else; TokenizerError for ids
-        that are not of this tokenizer; ConfigError as `check_rule`, and for other targets;
-        StoreError or GuidanceError for less coverage than asked, or more refused documents.
+        that are not of this tokenizer; ConfigError for a rule that needs the student, and for
+        targets that do not fit; StoreError or GuidanceError for too little coverage, or too many
+        refused documents.
     """
     if rule is not None:
         check_rule(rule)
@@ -379,27 +391,29 @@ def bake_file(
         _check_targets(targets, spans, store)
     types: dict[str, Any] = {LOSSES: np.float16} | ({} if rule is None else {WEIGHTS: np.uint8})
     num_parts = -(-file.num_tokens // PART_TOKENS)
-    given = _made_from(file, spans, store, losses, rule)
+    made_from = _made_from(file, spans, store, losses, rule)
     if targets is not None:
         width = store.candidates
         types |= {CANDIDATES: (np.int32, (width,)), CANDIDATE_MASS: (np.float16, (width,))}
-        given["candidates"] = {"count": width, "bucket_key": targets.table.key}
-    parts = BakedParts(folder, file.num_tokens, num_parts, types, given)
+        made_from["candidates"] = {"count": width, "bucket_key": targets.table.key}
+    parts = BakedParts(folder, file.num_tokens, num_parts, types, made_from)
+    # Made with the first part: a process that finds all parts noted needs none.
     baker = cache(lambda: Baker(spans, store, losses, rule, targets))
     total = Counter[str]()
 
     def make(name: str) -> None:
         number, counts, refused = parts.names.index(name), Counter[str](), list[dict[str, Any]]()
+        # A document belongs to the part in which it begins.
         first, stop = (file.first_start((number + n) * PART_TOKENS) for n in (0, 1))
         for at, boundaries in file.batches(first, stop, BATCH_TOKENS):
-            texts, tokens, why = _documents(file, spans, at, boundaries, strict=not max_refused)
-            for row, reason in why.items():
+            texts, tokens, reasons = _documents(file, spans, at, boundaries, strict=not max_refused)
+            for row, reason in reasons.items():
                 place = f"{file.path.name}, document from token {at + int(boundaries[row])} on"
                 refused.append({"place": place, "why": reason})
-            streams, of_batch = baker().bake(texts, tokens, why)
+            streams, batch_counts = baker().bake(texts, tokens, reasons)
             for stream, values in streams.items():
                 parts.write(stream, at, values)
-            counts.update(of_batch)
+            counts.update(batch_counts)
             progress.at(total["tokens"] + counts["tokens"])
         block = file.ids[number * PART_TOKENS : (number + 1) * PART_TOKENS]
         parts.note(name, hash=digest(block.tobytes()), counts=counts, refused=refused)
@@ -418,14 +432,14 @@ def bake_file(
             "first_byte": file.first_byte,
             "tokens": file.num_tokens,
             "dtype": file.ids.dtype.name,
-            "sample_hash": given["token_file"]["sample_hash"],
+            "sample_hash": made_from["token_file"]["sample_hash"],
             "hash": tokens_hash,
             "block_bytes": PART_TOKENS * file.ids.dtype.itemsize,
         }
-        found = {"token_file": about, "counts": dict(counts)}
+        manifest = {"token_file": about, "counts": dict(counts)}
         if targets is not None:
-            found["buckets"] = write_buckets(folder, folder / _MAKING, targets.table)
-        return found
+            manifest["buckets"] = write_buckets(folder, folder / _MAKING, targets.table)
+        return manifest
 
     if not parts.is_finished():
         with Progress("baking", file.num_tokens, unit="tokens", show=show_progress) as progress:
@@ -442,7 +456,7 @@ def _made_from(
     losses: GuidanceConfig,
     rule: GuidanceConfig | None,
 ) -> dict[str, Any]:
-    """All that determines the streams, and no place of it."""
+    """The facts that determine the streams. They hold no path: files may move."""
     shards = (entry.file_hash for entry in store.manifest.shards)
     return {
         "token_file": file.identity(),
@@ -458,7 +472,7 @@ def _made_from(
 def _documents(
     file: TokenFile, spans: TokenSpans, at: int, boundaries: NDArray[np.int64], *, strict: bool
 ) -> tuple[list[str], TokenizedTexts, dict[int, str]]:
-    """Some documents of the file, and why some have no text: their spans are empty.
+    """Some documents of the file, and the reasons why some have no text, whose spans are empty.
 
     Raises: TokenizerError that names file and place, for ids of another tokenizer, or if `strict`.
     """
@@ -482,7 +496,10 @@ def _documents(
 
 
 def _check_missing(total: Counter[str], file: TokenFile, store: ScoreStore, limit: float) -> None:
-    """Raises: StoreError as soon as too many of the file's tokens have no scores."""
+    """Checks the sums over the parts so far, so that a useless run ends early.
+
+    Raises: StoreError as soon as too many of the file's tokens have no scores.
+    """
     if 1 - total["missing_tokens"] / file.num_tokens < limit:
         raise StoreError(
             f"{store.folder}: {total['missing_documents']:,} of the first {total['documents']:,} "
@@ -494,8 +511,7 @@ def _check_missing(total: Counter[str], file: TokenFile, store: ScoreStore, limi
 
 
 def _check_scored(counts: Counter[str], limit: float) -> None:
-    """Raises: GuidanceError if too few of the tokens with text have a teacher loss, or candidates
-    of those that have one."""
+    """Checks that enough tokens have a teacher loss, and candidates. Raises: GuidanceError."""
     covered = counts["with_candidates"]
     if "with_candidates" in counts and covered < LEAST_COMPARED * counts["losses"]:
         raise GuidanceError(

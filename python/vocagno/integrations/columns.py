@@ -1,6 +1,6 @@
 """Columns of a `datasets.Dataset` to train on: ids, labels, and the teacher's loss of each token.
 
-What the student and the teacher read of an example:
+The texts that the student and the teacher read of an example, and the tokens that are learnt:
 
 | example | student | teacher | learnt |
 |---|---|---|---|
@@ -49,10 +49,10 @@ from vocagno.tokens.student_tokenizer import about_end
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
 Examples = Mapping[str, Sequence[Any]]
-"""Columns of some examples, as `datasets.map(batched=True)` gives them."""
+"""The columns of some examples, from `datasets.map(batched=True)`."""
 
 OF_TOKENS: dict[str, float] = {"input_ids": 0, "labels": IGNORED, **PADDING}
-"""The columns with a value for each token, and their value where there is none."""
+"""The columns with a value for each token, and the value that stands for none."""
 OF_EXAMPLES = ("teacher_sums", "token_counts", "made_for")
 """The columns with one value for each example."""
 
@@ -71,17 +71,18 @@ def add_teacher_loss(
     num_proc: int | None = None,
     batch_size: int = 64,
 ) -> Any:
-    """A data set with the columns to train on, in place of its own.
+    """Replaces the columns of a data set by the columns to train on.
 
     Args:
         dataset: a `datasets.Dataset` with `text`, with `prompt` and `completion`, or with
             `messages`. A text gets BOS and EOS here, so it should bring none of its own.
-        max_refused: share of the examples that may be omitted, because the student's tokens cannot
-            be placed in their text; up to ten always may, but with 0 none. Messages name them.
+        max_refused: the share of the examples that may be omitted, because the student's tokens
+            cannot be placed in their text; up to ten always may, but with 0 none. Messages name
+            them.
         num_proc: processes that share the work. Each gets a copy of a loaded teacher.
         batch_size: examples that the teacher and the tokenizers read together.
-        The others: as `TeacherLossColumns`.
-    Raises: as `TeacherLossColumns`; GuidanceError if less than `guidance.min_coverage` of the
+        student, teacher, guidance, ...: the arguments of `TeacherLossColumns`.
+    Raises: the errors of `TeacherLossColumns`; GuidanceError if less than `min_coverage` of the
         tokens to learn have a teacher loss, or are in examples that the scores have; StoreError
         for more omitted examples than `max_refused`.
     """
@@ -94,9 +95,9 @@ def add_teacher_loss(
         allow_missing=allow_missing,
         targets=targets,
     )
-    # The cache of a data set would hash all weights of a loaded teacher.
+    # Without a fingerprint the cache of a data set would hash all weights of a loaded teacher.
     name = {"new_fingerprint": uuid.uuid4().hex} if isinstance(teacher, Teacher) else {}
-    made = dataset.map(
+    guided = dataset.map(
         columns,
         batched=True,
         batch_size=batch_size,
@@ -105,64 +106,67 @@ def add_teacher_loss(
         desc="teacher_loss",
         **name,
     )
-    omitted = len(dataset) - len(made)
+    omitted = len(dataset) - len(guided)
     RefusalLimit("dataset", len(dataset), max_refused).check(omitted, "Messages above name them")
-    if len(made):
-        _check_coverage(made.data.column("token_counts"), columns.guidance)
-    return made
+    if len(guided):
+        _check_coverage(guided.data.column("token_counts"), columns.guidance)
+    return guided
 
 
 def _check_coverage(column: Any, guidance: GuidanceConfig) -> None:
-    """Of a whole data set. Args: column: `token_counts` of Arrow. Raises: GuidanceError."""
+    """Checks the coverage of a data set by its column `token_counts`. Raises: GuidanceError."""
     width = len(TokenCounts._fields)
     parts = (part.flatten().to_numpy().reshape(-1, width).sum(0) for part in column.chunks)
     total = TokenCounts(*sum(parts, np.zeros(width, np.int64)).tolist())
-    known = 1 - total.missing / max(1, total.predicted)
-    if guidance.needs_teacher and known < guidance.min_coverage:
+    scored_share = 1 - total.missing / max(1, total.predicted)
+    if guidance.needs_teacher and scored_share < guidance.min_coverage:
         raise GuidanceError(
-            f"dataset: only {known:.2%} of the tokens to learn are in examples that have scores "
-            f"(guidance.min_coverage: {guidance.min_coverage:.2%}): score the texts that "
+            f"dataset: only {scored_share:.2%} of the tokens to learn are in examples that have "
+            f"scores (guidance.min_coverage: {guidance.min_coverage:.2%}): score the texts that "
             "TeacherTexts gives, or lower the limit"
         )
     check_coverage(total, guidance, "dataset")
 
 
 class TeacherTexts:
-    """What a teacher reads of examples, for `datasets.map(batched=True)`: one column, `text`.
+    """Makes the texts that a teacher reads of examples, for `datasets.map(batched=True)`.
 
-    To score examples ahead, write the result as a corpus for `vocagno score`.
+    The result is one column, `text`. To score examples ahead, write it as a corpus for
+    `vocagno score`.
     """
 
     def __init__(self, tokenizer: Any = None) -> None:
-        """`tokenizer`: the teacher's, of transformers, with its chat template; None: it has no
-        template. Only used for `messages`."""
+        """Args: tokenizer: the teacher's, of transformers, with its chat template; None: it has no
+        template. Only `messages` need it."""
         self._tokenizer = tokenizer
         adds_bos = tokenizer is not None and bool(TokenSpans(tokenizer).prefix_ids)
-        self._added: str = (adds_bos and getattr(tokenizer, "bos_token", None)) or ""
+        self._bos: str = (adds_bos and getattr(tokenizer, "bos_token", None)) or ""
 
     def __call__(self, examples: Examples) -> dict[str, list[str]]:
-        """The text of each example. Raises: as `TeacherLossColumns`."""
+        """The text of each example. Raises: the errors of `TeacherLossColumns`."""
         if "messages" in examples:
-            return {"text": [self.conversation(one).text for one in examples["messages"]]}
+            conversations = [self.conversation(messages) for messages in examples["messages"]]
+            return {"text": [conversation.text for conversation in conversations]}
         return {"text": [document.text for document in _documents(examples)]}
 
     def conversation(self, messages: Any) -> Conversation:
-        """A conversation as the teacher reads it, without a BOS that its tokenizer adds."""
-        found = conversation(messages, self._tokenizer)
-        text = found.text.removeprefix(self._added)
-        removed = len(found.text.encode()) - len(text.encode())
-        return Conversation(text, found.answers - removed)
+        """The conversation that the teacher reads, without a BOS that its tokenizer adds."""
+        whole = conversation(messages, self._tokenizer)
+        text = whole.text.removeprefix(self._bos)
+        removed = len(whole.text.encode()) - len(text.encode())
+        return Conversation(text, whole.answers - removed)
 
 
 class TeacherLossColumns:
     """Makes the columns to train on, for `datasets.map(batched=True)`. It can be pickled.
 
-    `input_ids` and `labels` as `transformers.Trainer` takes them: of n tokens each, not shifted,
-    -100 where nothing is learnt. `teacher_loss`: what each token is compared with, float32, nats;
-    NaN where the teacher has no loss. What else the guidance needs of a token: `weight`, `groups`,
-    `chunks`, `candidates`, `candidate_mass` and `candidate_entropy` (a list each); and of an
-    example: `teacher_sums` (as `GuidanceTensors`). For checks: `made_for`, what the values depend
-    on, and `token_counts`, (14,) int32, as `TokenCounts`.
+    Each example has n tokens. `input_ids` and `labels` are those of `transformers.Trainer`: not
+    shifted, -100 where nothing is learnt. `teacher_loss` is the loss that each token is compared
+    with, float32, nats; NaN where the teacher has none. The guidance may need more of a token:
+    `weight`, `groups`, `chunks`, `candidates`, `candidate_mass` and `candidate_entropy` (a list
+    each); and of an example: `teacher_sums` (described at `GuidanceTensors`). Two columns are for
+    checks: `made_for` names what the values depend on; `token_counts`, (14,) int32, has the fields
+    of `TokenCounts`.
     """
 
     def __init__(
@@ -177,13 +181,14 @@ class TeacherLossColumns:
         targets: BucketTargets | None = None,
     ) -> None:
         """Args:
-            student: tokenizer of transformers with an EOS; for `messages` with a chat template that
-                marks what the assistant writes (`{% generation %}`).
-            teacher: loaded, or its scores of the texts that `TeacherTexts` gives.
+            student: a tokenizer of transformers with an EOS; for `messages` with a chat template
+                that marks what the assistant writes (`{% generation %}`).
+            teacher: a loaded teacher, or its scores of the texts that `TeacherTexts` gives.
             guidance: decides what a token is compared with; default: `GuidanceConfig()`.
-            teacher_tokenizer: as `TeacherTexts`.
+            teacher_tokenizer: the `tokenizer` of `TeacherTexts`.
             max_length: tokens that are kept of an example, at least 1; default: all.
-            allow_missing: whether an example that is not in the scores gets NaN as its losses.
+            allow_missing: True gives NaN to the tokens of an example that is not in the scores;
+                otherwise it is an error.
             targets: the buckets of both vocabularies, for `distill`.
         Raises: InputError for a `max_length` below 1, a tokenizer without EOS or without the
             template that `messages` need, and for an example that is not in the scores; CorpusError
@@ -213,13 +218,14 @@ class TeacherLossColumns:
 
     def __call__(self, examples: Examples) -> dict[str, list[Any]]:
         """The columns of some examples."""
-        of_kind = self._of_messages if "messages" in examples else self._of_documents
-        rows, scores = of_kind(examples)
-        rows = [_truncated(row, self._max_length) for row in rows]
+        read = self._of_messages if "messages" in examples else self._of_documents
+        rows, scores = read(examples)
+        rows = [_truncate(row, self._max_length) for row in rows]
         width = max((len(row.ids) for row in rows), default=0)
         data = DataConfig(train="", seq_len=max(1, width - 1))
-        given = self.guidance, data, self._line_ends, self._targets
-        collator = Collator(ScoresInOrder(scores), *given)
+        collator = Collator(
+            ScoresInOrder(scores), self.guidance, data, self._line_ends, self._targets
+        )
         columns: dict[str, list[Any]] = {"input_ids": [row.ids for row in rows]}
         if not rows:
             return columns
@@ -231,46 +237,50 @@ class TeacherLossColumns:
                 columns[name] = list(values_BT.numpy())
             elif name in OF_TOKENS and name != "input_ids":
                 columns[name] = [
-                    _unshifted(values_T.numpy(), len(row.ids), name)
+                    _unshift(values_T.numpy(), len(row.ids), name)
                     for values_T, row in zip(values_BT, rows, strict=True)
                 ]
         return columns
 
     def _of_documents(self, examples: Examples) -> tuple[list[Row], list[DocumentScores]]:
+        """The rows and scores of texts, or of prompts with completions."""
         documents = _documents(examples)
         texts = [document.text for document in documents]
         prompts = [document.prompt_bytes for document in documents]
-        around = self._spans.prefix_ids, self._student.eos_token_id
         if words := about_end(self._spans, self._student.eos_token):
             warnings.warn(f"student: {words}; set eos_token of the tokenizer", stacklevel=2)
-        tokens, why = self._spans.try_encode(texts)
-        _say_omitted(texts, why)
-        stream = join_documents(tokens, 0, *around, prompts, skipped=why)
+        tokens, refused = self._spans.try_encode(texts)
+        _say_omitted(texts, refused)
+        bos, eos = self._spans.prefix_ids, self._student.eos_token_id
+        stream = join_documents(tokens, 0, bos, eos, prompts, skipped=refused)
         return document_rows(stream), self._scores(texts)
 
     def _of_messages(self, examples: Examples) -> tuple[list[Row], list[DocumentScores]]:
-        own, read = [], []
+        """The rows of conversations, and only the scores of their answers."""
+        student_side, teacher_side = [], []
         for number, messages in enumerate(examples["messages"]):
             with _naming(number):
-                own.append(conversation(messages, self._student))
-                read.append(self._texts.conversation(messages))
-        texts = [one.text for one in own]
-        tokens, why = self._spans.try_encode(texts)
-        _say_omitted(texts, why)
-        rows, scores = [], self._scores([one.text for one in read])
-        for number, (found, theirs, mine) in enumerate(zip(scores, read, own, strict=True)):
-            if number in why:
+                student_side.append(conversation(messages, self._student))
+                teacher_side.append(self._texts.conversation(messages))
+        texts = [side.text for side in student_side]
+        tokens, refused = self._spans.try_encode(texts)
+        _say_omitted(texts, refused)
+        rows, scores = [], self._scores([side.text for side in teacher_side])
+        for number, (student, teacher) in enumerate(zip(student_side, teacher_side, strict=True)):
+            if number in refused:
                 continue
-            compared = mine.answers
-            if not found.missing:
-                scores[number], compared = _of_answers(found, theirs.answers, mine.answers)
+            compared = student.answers
+            if not scores[number].missing:
+                scores[number], compared = _of_answers(
+                    scores[number], teacher.answers, student.answers
+                )
             with _naming(number):
                 row = self._row(examples["messages"][number], tokens[number], number)
             rows.append(_only_text_of(row, compared))
         return rows, scores
 
     def _row(self, messages: Any, tokens: TokenizedTexts, number: int) -> Row:
-        """A conversation as pieces, each of which ends with what the assistant has written."""
+        """The row of a conversation: pieces that each end with what the assistant has written."""
         ids, learnt = learnt_tokens(messages, self._student)
         if tokens.ids.tolist() != ids:
             raise CorpusError(
@@ -283,29 +293,34 @@ class TeacherLossColumns:
         return Row(tokens.ids, tokens.spans, np.full(len(sizes), number), sizes, prompts)
 
     def _scores(self, texts: list[str]) -> list[DocumentScores]:
+        """The scores of some texts, by the teacher or from its store.
+
+        Raises: InputError for texts that are not in the store, unless they may be missing.
+        """
         if isinstance(self._teacher, Teacher):
             return self._teacher.score(texts)
-        found = self._teacher.find(texts)
-        missing = [number for number, one in enumerate(found) if one is NOT_SCORED]
+        scores = self._teacher.find(texts)
+        missing = [number for number, of_text in enumerate(scores) if of_text is NOT_SCORED]
         if missing and not self._allow_missing:
             raise InputError(
                 f"{self._teacher.store.folder}: has no scores of {len(missing):,} of "
-                f"{len(found):,} examples; the first one begins {texts[missing[0]][:60]!r}. Score "
+                f"{len(scores):,} examples; the first one begins {texts[missing[0]][:60]!r}. Score "
                 "the texts that TeacherTexts gives, or set allow_missing"
             )
-        return found
+        return scores
 
 
 def _tokenizer_of(teacher: Teacher | ScoreStore) -> str | None:
     """The fingerprint of a teacher's tokenizer, if its store names it."""
     if isinstance(teacher, Teacher):
         return teacher.reader.spans.fingerprint
-    found: str | None = teacher.manifest.made_from.get("tokenizer")
-    return found
+    fingerprint: str | None = teacher.manifest.made_from.get("tokenizer")
+    return fingerprint
 
 
-def _say_omitted(texts: Sequence[str], why: Mapping[int, str]) -> None:
-    for number, reason in why.items():
+def _say_omitted(texts: Sequence[str], reasons: Mapping[int, str]) -> None:
+    """Prints why examples are omitted, by their numbers in `texts`."""
+    for number, reason in reasons.items():
         print(f"omitted the example that begins {texts[number][:40]!r}: {reason}", file=sys.stderr)
 
 
@@ -319,6 +334,7 @@ def _naming(number: int) -> Iterator[None]:
 
 
 def _documents(examples: Examples) -> list[Document]:
+    """The documents of examples that are not conversations. Raises: CorpusError without text."""
     names = [name for name in ("text", "prompt", "completion") if name in examples]
     if "text" not in names and "completion" not in names:
         raise CorpusError(
@@ -330,24 +346,26 @@ def _documents(examples: Examples) -> list[Document]:
     ]
 
 
-def _truncated(row: Row, max_length: int | None) -> Row:
+def _truncate(row: Row, max_length: int | None) -> Row:
+    """The first `max_length` tokens of a row; pieces beyond them are dropped."""
     if max_length is None or len(row.ids) <= max_length:
         return row
     stops = np.minimum(np.cumsum(row.num_tokens), max_length)
     sizes = np.diff(stops, prepend=0).astype(np.int32)
-    some = sizes > 0
+    has_tokens = sizes > 0
     return Row(
         row.ids[:max_length],
         row.spans[:max_length],
-        row.documents[some],
-        sizes[some],
-        np.minimum(row.num_prompt, sizes)[some],
+        row.documents[has_tokens],
+        sizes[has_tokens],
+        np.minimum(row.num_prompt, sizes)[has_tokens],
     )
 
 
 def _only_text_of(row: Row, parts: NDArray[np.int32]) -> Row:
-    """The same row, whose tokens cover no text unless they share some with one of these parts. So
-    what templates write is not counted as text that the teacher does not cover.
+    """A row whose tokens cover text only if they share some with one of these parts.
+
+    So the text that templates write does not count as text that the teacher fails to cover.
 
     Args:
         parts: (P, 2) bytes, in order.
@@ -359,26 +377,28 @@ def _only_text_of(row: Row, parts: NDArray[np.int32]) -> Row:
 
 
 def _of_answers(
-    scores: DocumentScores, theirs: NDArray[np.int32], mine: NDArray[np.int32]
+    scores: DocumentScores, teacher_answers: NDArray[np.int32], student_answers: NDArray[np.int32]
 ) -> tuple[DocumentScores, NDArray[np.int32]]:
-    """The teacher's tokens of the answers, at their bytes in the student's text, and (A, 2) the
-    bytes of each answer from the first to the last of them that has no other text. A token that
-    covers text around an answer, too, has no loss. What the student's template writes before an
-    answer is one token without a loss, so that a token of the student that covers a part of it
-    and of an answer is in a group without a loss.
+    """Moves the teacher's tokens of the answers to the bytes of the answers in the student's text.
 
-    Args:
-        theirs, mine: (A, 2) bytes of the same answers in both texts.
+    A token that also covers text around an answer has no loss. The text that the student's template
+    writes before an answer becomes one token without a loss. So a token of the student that covers
+    a part of it and of an answer is in a group without a loss.
+
+    Args: teacher_answers, student_answers: (A, 2) bytes of the same answers in both texts.
+    Returns: the moved scores; (A, 2) the bytes of each answer from the first to the last token that
+        covers nothing else.
     """
-    spans, losses, behind = [np.empty((0, 2), np.int32)], [np.empty(0, np.float16)], 0
-    compared = mine.copy()
-    places = [np.empty(0, np.intp)]  # of the tokens in the text of the teacher; the last is none
+    spans, losses, before = [np.empty((0, 2), np.int32)], [np.empty(0, np.float16)], 0
+    compared = student_answers.copy()
+    # Rows in `scores` of the tokens; -1, the row without candidates that is appended below: none.
+    places = [np.empty(0, np.intp)]
     for number, ((start, end), (begins, ends)) in enumerate(
-        zip(theirs.tolist(), mine.tolist(), strict=True)
+        zip(teacher_answers.tolist(), student_answers.tolist(), strict=True)
     ):
-        spans.append(np.array([[behind, begins]], np.int32))
+        spans.append(np.array([[before, begins]], np.int32))
         losses.append(np.full(1, np.nan, np.float16))
-        behind = ends
+        before = ends
         inside = np.clip(scores.spans, start, end)
         shared = np.flatnonzero(inside[:, 0] < inside[:, 1])
         is_whole = (inside[shared] == scores.spans[shared]).all(1)
@@ -399,30 +419,36 @@ def _of_answers(
         )
         candidates = Candidates.concatenate([candidates, nothing])[np.concatenate(places)]
     spans_of_all = np.concatenate(spans)
-    found = replace(scores, spans=spans_of_all, nll=nll, candidates=candidates, first_row=1)
-    return found, compared
+    moved = replace(scores, spans=spans_of_all, nll=nll, candidates=candidates, first_row=1)
+    return moved, compared
 
 
-def _unshifted(values: NDArray[Any], num_tokens: int, name: str) -> NDArray[Any]:
-    """Values at the tokens themselves, from values where they are predicted. Numbers of groups
-    begin with 0 in each example."""
+def _unshift(values: NDArray[Any], num_tokens: int, name: str) -> NDArray[Any]:
+    """Moves values from the positions that predict tokens to the tokens themselves.
+
+    The numbers of groups begin with 0 in each example.
+    """
     dtype = np.float32 if np.issubdtype(values.dtype, np.floating) else np.int32
     first = np.full((1, *values.shape[1:]), OF_TOKENS[name])
-    found = np.concatenate([first, values[: num_tokens - 1]]).astype(dtype)
-    if name == "groups" and (found >= 0).any():
-        found = np.where(found >= 0, found - found[found >= 0].min(), found)
-    return found[:num_tokens]
+    column = np.concatenate([first, values[: num_tokens - 1]]).astype(dtype)
+    if name == "groups" and (column >= 0).any():
+        column = np.where(column >= 0, column - column[column >= 0].min(), column)
+    return column[:num_tokens]
 
 
 def padded(columns: Sequence[Mapping[str, Any]], name: str, width: int) -> torch.Tensor:
-    """(B, width, ...) a column with values for each token, padded at the end. Numbers of groups are
-    made different in different examples."""
+    """Pads a column with values for each token at the end. Returns: (B, width, ...).
+
+    The numbers of groups are made different in different examples.
+    """
     dtype = torch.float32 if isinstance(OF_TOKENS[name], float) else torch.int64
-    given = [torch.as_tensor(np.asarray(one[name]), dtype=dtype) for one in columns]
-    found = torch.full((len(columns), width, *given[0].shape[1:]), OF_TOKENS[name], dtype=dtype)
-    for row, values in enumerate(given):
-        found[row, : len(values)] = values
+    values = [torch.as_tensor(np.asarray(example[name]), dtype=dtype) for example in columns]
+    shape = len(columns), width, *values[0].shape[1:]
+    padded_BT = torch.full(shape, OF_TOKENS[name], dtype=dtype)
+    for row, values_n in enumerate(values):
+        padded_BT[row, : len(values_n)] = values_n
     if name == "groups":
+        # An example has at most `width` groups, so these ranges do not overlap.
         first_B1 = torch.arange(len(columns))[:, None] * width
-        found = torch.where(found >= 0, found + first_B1, found)
-    return found
+        padded_BT = torch.where(padded_BT >= 0, padded_BT + first_B1, padded_BT)
+    return padded_BT

@@ -1,4 +1,4 @@
-"""Conversations as text: a chat template, and where the answers are in the text that it makes.
+"""Conversations as text, and the places of the answers in the text that a chat template makes.
 
 A student and a teacher with different chat templates read different texts of a conversation. What
 they share are the answers: the contents of the assistant's messages, without surrounding white
@@ -20,30 +20,30 @@ Messages = Sequence[Mapping[str, Any]]
 """A conversation: mappings with a `role` and a `content`."""
 
 _MARKER = "vocagno-answer-{}-8c1f0e57"
-"""Stands for an answer while its place in the template is looked up."""
+"""The word that stands for an answer while its place in the template is looked up."""
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The text of a conversation, as a model reads it."""
+    """The text that a model reads of a conversation, and the answers in it."""
 
     text: str
     answers: NDArray[np.int32]
-    """(A, 2) bytes of the content of each assistant message, half-open, without white space around
-    it."""
+    """(A, 2) half-open bytes of the content of each assistant message, without surrounding white
+    space."""
 
 
 def conversation(messages: Messages, tokenizer: Any | None) -> Conversation:
-    """The text of a conversation.
+    """Makes the text of a conversation, and finds the answers in it.
 
     Args:
-        tokenizer: of transformers, with a chat template; None: the contents, with a blank line
-            between them, for a model without a template.
+        tokenizer: a tokenizer of transformers with a chat template; None, for a model without a
+            template: the text is the contents, with a blank line between them.
     Raises: CorpusError for messages without text, and if the template changes an answer.
     """
     contents = [_content(message, number) for number, message in enumerate(messages)]
-    asked = [
+    answer_numbers = [
         number
         for number, message in enumerate(messages)
         if message.get("role") == "assistant" and contents[number].strip()
@@ -55,17 +55,19 @@ def conversation(messages: Messages, tokenizer: Any | None) -> Conversation:
         if tokenizer is None:
             return "\n\n".join(contents)
         pairs = zip(messages, contents, strict=True)
-        given = [{**message, "content": content} for message, content in pairs]
-        return str(tokenizer.apply_chat_template(given, tokenize=False))
+        replaced = [{**message, "content": content} for message, content in pairs]
+        return str(tokenizer.apply_chat_template(replaced, tokenize=False))
 
-    marks = {number: _MARKER.format(place) for place, number in enumerate(asked)}
+    # An answer may occur in other messages, too. A marker occurs once and shows where it stands.
+    marks = {number: _MARKER.format(place) for place, number in enumerate(answer_numbers)}
     marked = [marks.get(number, content) for number, content in enumerate(contents)]
-    text, between = text_of(contents), _between(text_of(marked), len(asked))
-    return Conversation(text, _answers(text, between, [contents[number] for number in asked]))
+    text, between = text_of(contents), _between(text_of(marked), len(answer_numbers))
+    answers = [contents[number] for number in answer_numbers]
+    return Conversation(text, _answers(text, between, answers))
 
 
 def learnt_tokens(messages: Messages, tokenizer: Any) -> tuple[list[int], NDArray[np.bool_]]:
-    """The ids of a conversation, and which of them the assistant has written.
+    """The ids of a conversation; for each, True if the assistant has written it.
 
     Raises: InputError for a chat template that does not mark what the assistant writes.
     """
@@ -76,16 +78,17 @@ def learnt_tokens(messages: Messages, tokenizer: Any) -> tuple[list[int], NDArra
             "template that does (TRL's get_training_chat_template has some), or give `prompt` and "
             "`completion`"
         )
-    found = tokenizer.apply_chat_template(
-        [dict(one) for one in messages],
+    encoded = tokenizer.apply_chat_template(
+        [dict(message) for message in messages],
         tokenize=True,
         return_dict=True,
         return_assistant_tokens_mask=True,
     )
-    return list(found["input_ids"]), np.array(found["assistant_masks"], bool)
+    return list(encoded["input_ids"]), np.array(encoded["assistant_masks"], bool)
 
 
 def _template(tokenizer: Any) -> str:
+    """The chat template of a tokenizer. Raises: InputError if it has none."""
     try:
         return str(tokenizer.get_chat_template())
     except ValueError as error:  # no template, or several without a default
@@ -97,6 +100,7 @@ def _template(tokenizer: Any) -> str:
 
 
 def _content(message: Mapping[str, Any], number: int) -> str:
+    """The text of a message. Raises: CorpusError for another content."""
     content = message.get("content")
     if not isinstance(content, str):
         raise CorpusError(
@@ -107,7 +111,7 @@ def _content(message: Mapping[str, Any], number: int) -> str:
 
 
 def _between(text: str, count: int) -> list[str]:
-    """What a template writes before, between and after the answers."""
+    """The texts that a template writes before, between and after the answers, A + 1 of them."""
     parts = []
     for place in range(count):
         before, marker, text = text.partition(_MARKER.format(place))
@@ -118,15 +122,15 @@ def _between(text: str, count: int) -> list[str]:
 
 
 def _answers(text: str, between: Sequence[str], answers: Sequence[str]) -> NDArray[np.int32]:
-    """(A, 2) bytes of the answers. Templates may remove white space at their ends."""
+    """(A, 2) bytes of the answers, of which templates may remove white space at the ends."""
     spans, at = [], len(between[0])
     begins_the_same = text.startswith(between[0])
-    for place, (answer, behind) in enumerate(zip(answers, between[1:], strict=True)):
+    for place, (answer, after) in enumerate(zip(answers, between[1:], strict=True)):
         is_last = place == len(answers) - 1
         for written in (answer, answer.strip(), answer.lstrip(), answer.rstrip()):
             end = at + len(written)
-            is_here = begins_the_same and text.startswith(written + behind, at)
-            if is_here and (not is_last or end + len(behind) == len(text)):
+            is_here = begins_the_same and text.startswith(written + after, at)
+            if is_here and (not is_last or end + len(after) == len(text)):
                 break
         else:
             raise CorpusError(
@@ -137,5 +141,5 @@ def _answers(text: str, between: Sequence[str], answers: Sequence[str]) -> NDArr
         first = at + len(written) - len(written.lstrip())
         start = len(text[:first].encode())
         spans.append((start, start + len(written.strip().encode())))
-        at = end + len(behind)
+        at = end + len(after)
     return np.array(spans, np.int32).reshape(-1, 2)

@@ -14,7 +14,7 @@ from vocagno.integrations.pretokenized import spans_of_same_responses, without_s
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
 _ABOVE_ZERO = 1e-3
-"""Most by which rounding may put a log-probability above zero."""
+"""The most by which rounding may put a log-probability above zero."""
 
 
 def credit(
@@ -30,12 +30,12 @@ def credit(
     only: Literal["same_ends"] | None = None,
     strict: bool = True,
 ) -> NDArray[np.float64]:
-    """The teacher's log-probability of each sampled token: what on-policy distillation needs.
+    """Gives each sampled token the teacher's log-probability of it, for on-policy distillation.
 
     Both sides are cut into `groups`, the smallest runs of tokens with the same text. The sum of the
-    teacher's log-probabilities over a group is dealt out to its student tokens in proportion to the
-    student's own log-probabilities, or evenly. So the sums over a group, and over a text of
-    comparable groups, are the teacher's. With one token on each side nothing is shared.
+    teacher's log-probabilities over a group is divided among its student tokens, in proportion to
+    the student's own log-probabilities or evenly. So the sums over a group, and over a text of
+    comparable groups, are the teacher's. With one token on each side nothing is divided.
 
         credits = vocagno.credit(small, ids, large, other_ids, other_logprobs,
                                  student_logprobs=logprobs)
@@ -48,85 +48,100 @@ def credit(
             for a dummy prefix, if that side's tokenizer has one; a space of both sides is text. So
             responses need no prompt.
         teacher_logprobs: (M,) nats; NaN or masked where there is none.
-        student_logprobs: (N,) nats; default: the sum of a group is dealt out evenly.
+        student_logprobs: (N,) nats; default: the sum of a group is divided evenly.
         student_cu_seqlens, teacher_cu_seqlens: (B + 1,) boundaries; default: one text.
         only: "same_ends": only groups of one student token and one teacher token have a credit.
-            In arXiv 2610.08448, sums dealt out to several tokens made all 18 settings worse.
-        strict: as `spans_of_same_texts`; False: tokens of texts that differ, or whose ids do not
-            determine them, get NaN.
+            In arXiv 2610.08448, sums divided among several tokens made all 18 settings worse.
+        strict: True refuses texts that differ, or whose ids do not determine them; False gives
+            their tokens NaN.
     Returns: (N,) nats. If both sides of a text end in one special token (end of text), that of the
         student gets the teacher's. NaN for other special tokens that are not in the text, and for
         groups that cannot be compared: a special token of one side faces ordinary tokens of the
         other; a log-probability is NaN or infinite; the text from an incomplete character on (a
         response cut by its limit of tokens), which the other side may lack or have as U+FFFD.
-    Raises: TokenizerError as `spans_of_same_texts`; InputError for another `only`; ValueError for
-        another number of log-probabilities than ids, or for positive ones (losses are minus
-        log-probabilities).
+    Raises: TokenizerError for texts that `strict` refuses; InputError for another `only`;
+        ValueError for another number of log-probabilities than ids, or for positive ones (losses
+        are minus log-probabilities).
     """
     if only not in (None, "same_ends"):
         raise InputError(f'only: expected "same_ends", or None for all groups, got {only!r}')
-    own, other, same_bytes = spans_of_same_responses(
+    student_side, teacher_side, same_bytes = spans_of_same_responses(
         student,
         without_spans(student_ids, student_cu_seqlens),
         teacher,
         without_spans(teacher_ids, teacher_cu_seqlens),
         strict=strict,
     )
-    given = _checked(teacher_logprobs, other, "teacher_logprobs")
-    shares = np.ones(len(own.ids))
+    logprobs = _logprobs(teacher_logprobs, teacher_side, "teacher_logprobs")
+    shares = np.ones(len(student_side.ids))
     if student_logprobs is not None:
-        shares = np.maximum(-_checked(student_logprobs, own, "student_logprobs"), 0)
-    is_beyond, is_beyond_teacher = _is_beyond(own, same_bytes), _is_beyond(other, same_bytes)
-    shares[is_beyond], given[is_beyond_teacher] = np.nan, np.nan
-    cu_seqlens = {"student_cu_seqlens": own.cu_seqlens, "teacher_cu_seqlens": other.cu_seqlens}
-    found = groups(own.spans, other.spans, **cu_seqlens)
-    special, other_special = _is_special(student, own.ids), _is_special(teacher, other.ids)
-    of_student = _numbers(found.student, own, special)
-    of_teacher = _numbers(found.teacher, other, other_special)
-    sides = (of_student, special), (of_teacher, other_special)
-    is_comparable = _is_comparable(*sides, len(found.student), only_single=only is not None)
-    credits = _dealt(given, of_teacher, shares, of_student, is_comparable)
-    ends, theirs = _ends(own, special), _ends(other, other_special)
-    both = (ends >= 0) & (theirs >= 0)
-    credits[ends[both]] = given[theirs[both]]
+        shares = np.maximum(-_logprobs(student_logprobs, student_side, "student_logprobs"), 0)
+    is_beyond = _is_beyond(student_side, same_bytes)
+    shares[is_beyond] = np.nan
+    logprobs[_is_beyond(teacher_side, same_bytes)] = np.nan
+    ranges = groups(
+        student_side.spans,
+        teacher_side.spans,
+        student_cu_seqlens=student_side.cu_seqlens,
+        teacher_cu_seqlens=teacher_side.cu_seqlens,
+    )
+    student_special = _is_special(student, student_side.ids)
+    teacher_special = _is_special(teacher, teacher_side.ids)
+    student_groups = _group_numbers(ranges.student, student_side, student_special)
+    teacher_groups = _group_numbers(ranges.teacher, teacher_side, teacher_special)
+    is_comparable = _is_comparable(
+        (student_groups, student_special),
+        (teacher_groups, teacher_special),
+        len(ranges.student),
+        only_single=only is not None,
+    )
+    credits = _divide(logprobs, teacher_groups, shares, student_groups, is_comparable)
+    student_ends = _ends(student_side, student_special)
+    teacher_ends = _ends(teacher_side, teacher_special)
+    both = (student_ends >= 0) & (teacher_ends >= 0)
+    credits[student_ends[both]] = logprobs[teacher_ends[both]]
     credits[is_beyond] = np.nan
     return credits
 
 
 def _is_beyond(tokens: TokenizedTexts, same_bytes: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """(n,) whether a token ends after the bytes that both sides of its text have."""
+    """(n,) True for a token that ends after the bytes that both sides of its text have."""
     is_beyond: NDArray[np.bool_]
     is_beyond = tokens.spans[:, 1] > np.repeat(same_bytes, np.diff(tokens.cu_seqlens))
     return is_beyond
 
 
 def _is_special(side: TokenSpans, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """(n,) which ids are of special tokens. A text with an id beyond the vocabulary gets NaN."""
+    """(n,) True for the ids of special tokens."""
+    # An id beyond the vocabulary may come here without `strict`; its text gets NaN in any case.
     return side.is_special(np.where(ids < side.vocabulary_size, ids, 0))
 
 
-def _checked(logprobs: ArrayLike, tokens: TokenizedTexts, name: str) -> NDArray[np.float64]:
-    """Log-probabilities of all tokens, NaN for infinite ones."""
-    found = as_floats(logprobs, np.float64, name)
-    if found.shape != tokens.ids.shape:
+def _logprobs(values: ArrayLike, tokens: TokenizedTexts, name: str) -> NDArray[np.float64]:
+    """The log-probabilities of all tokens, as an array of our own; NaN for infinite ones.
+
+    Raises: ValueError for another number of them than tokens, or for positive ones.
+    """
+    logprobs = as_floats(values, np.float64, name)
+    if logprobs.shape != tokens.ids.shape:
         raise ValueError(
-            f"{name}: expected one for each of {len(tokens.ids)} ids, got shape {found.shape}"
+            f"{name}: expected one for each of {len(tokens.ids)} ids, got shape {logprobs.shape}"
         )
-    found = np.where(np.isfinite(found), found, np.nan)
-    if (found > _ABOVE_ZERO).any():
+    logprobs = np.where(np.isfinite(logprobs), logprobs, np.nan)
+    if (logprobs > _ABOVE_ZERO).any():
         raise ValueError(
-            f"{name}: {np.nanmax(found):.3g} is no log-probability, which is 0 at most; losses "
+            f"{name}: {np.nanmax(logprobs):.3g} is no log-probability, which is 0 at most; losses "
             "have the other sign"
         )
-    return found
+    return logprobs
 
 
-def _numbers(
+def _group_numbers(
     ranges: NDArray[np.int32], tokens: TokenizedTexts, is_special: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """(n,) the group of each token, -1 for none and for special tokens without text.
+    """(n,) the group of each token; -1 for none, and for special tokens without text.
 
-    Any other token without text is a dummy prefix, which belongs to what follows.
+    Any other token without text is a dummy prefix, which belongs to the group of the next token.
     """
     rows, count = rows_in(ranges)
     numbers = np.full(len(tokens.ids), -1)
@@ -148,11 +163,11 @@ def _is_comparable(
     *,
     only_single: bool,
 ) -> NDArray[np.bool_]:
-    """(G,) which groups have ordinary tokens only, or special ones only.
+    """(G,) True for groups that have only ordinary tokens, or only special ones.
 
     Args:
-        student, teacher: the group of each token, and whether it is special.
-        only_single: only groups of one token of each side.
+        student, teacher: the group of each token, and True for special tokens.
+        only_single: True also requires one token on each side.
     """
     has = np.zeros((2, num_groups), bool)
     is_single = np.ones(num_groups, bool)
@@ -164,28 +179,28 @@ def _is_comparable(
     return is_comparable
 
 
-def _dealt(
-    given: NDArray[np.float64],
-    of_teacher: NDArray[np.int64],
+def _divide(
+    logprobs: NDArray[np.float64],
+    teacher_groups: NDArray[np.int64],
     shares: NDArray[np.float64],
-    of_student: NDArray[np.int64],
+    student_groups: NDArray[np.int64],
     is_comparable: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """(N,) the teacher's sum of each comparable group, dealt out by `shares`; else NaN."""
-    rows, other_rows = np.flatnonzero(of_student >= 0), np.flatnonzero(of_teacher >= 0)
-    number, share, num_groups = of_student[rows], shares[rows], len(is_comparable)
-    total = np.bincount(of_teacher[other_rows], given[other_rows], num_groups)
+    """(N,) the teacher's sum over each comparable group, divided by `shares`; elsewhere NaN."""
+    rows, teacher_rows = np.flatnonzero(student_groups >= 0), np.flatnonzero(teacher_groups >= 0)
+    number, share, num_groups = student_groups[rows], shares[rows], len(is_comparable)
+    total = np.bincount(teacher_groups[teacher_rows], logprobs[teacher_rows], num_groups)
     total = np.where(is_comparable, total, np.nan)
     whole = np.bincount(number, share, num_groups)
     share = np.where(whole[number] == 0, 1.0, share)  # the student was sure of each: evenly
     whole = np.bincount(number, share, num_groups)
-    credits = np.full(len(of_student), np.nan)
+    credits = np.full(len(student_groups), np.nan)
     credits[rows] = total[number] * (share / whole[number])
     return credits
 
 
 def _ends(tokens: TokenizedTexts, is_special: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """(B,) the row of the only special token at the end of each text, -1 for none."""
+    """(B,) the row of a special token that ends a text, the only one there; -1 for none."""
     has_text = np.append(tokens.spans[:, 0] < tokens.spans[:, 1], True)
     is_end_token = np.append(is_special, False) & ~has_text
     first, stop = tokens.cu_seqlens[:-1], tokens.cu_seqlens[1:]

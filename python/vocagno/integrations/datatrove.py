@@ -1,8 +1,8 @@
-"""Steps of datatrove pipelines that make stores: on one machine, a Slurm cluster or Ray, from any
-source that datatrove reads. Needs `vocagno[datatrove]`.
+"""Steps of datatrove pipelines that make stores. They need `vocagno[datatrove]`.
 
-Each task writes shards of its own, so no locks are needed. A task that is started again keeps the
-shards that it finished.
+A pipeline runs on one machine, a Slurm cluster or Ray, and reads any source of datatrove. Each task
+writes shards of its own, so no locks are needed. A task that is started again keeps the shards that
+it finished.
 """
 
 import json
@@ -44,7 +44,7 @@ from vocagno.tokens.student_tokenizer import student_tokenizer
 if TYPE_CHECKING:
 
     class PipelineStep:
-        """What is used of datatrove's class, which has no types of its own."""
+        """The methods of datatrove's class that are used here; datatrove has no types."""
 
         def update_doc_stats(self, document: Any) -> None: ...
         def stat_update(self, *labels: str, value: int, unit: str) -> None: ...
@@ -111,8 +111,9 @@ class ShardMaker(PipelineStep, ABC):
         """Makes a shard, unless it is there."""
         path, hashes = self.folder / f"{name}.arrow", [text_hash(text) for text in texts]
         if path.is_file():
-            found = Shard(path).description
-            if (found.text_hash, found.made_from) != (texts_hash(iter(hashes)), made_from):
+            description = Shard(path).description
+            expected = texts_hash(iter(hashes)), made_from
+            if (description.text_hash, description.made_from) != expected:
                 raise StoreError(
                     f"{path}: was made from other documents, or with other settings; the input of "
                     "this task has changed: name another folder, or delete this one"
@@ -125,18 +126,20 @@ class ShardMaker(PipelineStep, ABC):
         entry = entry_of(name, shard)
         notes.add(entry, time.monotonic() - began, origin_of(shard.description))
         for unit, count in entry.counts.items():
-            if unit != "documents":  # its readers count these
+            if unit != "documents":  # datatrove counts these itself
                 self.stat_update(unit, value=count, unit="shard")
 
 
 class StoreFinisher(PipelineStep):
-    """Writes the manifest of a store when all tasks of a `ShardMaker` are done. For an executor
-    with one task, which `depends` on theirs."""
+    """Writes the manifest of a store when all tasks of a `ShardMaker` are done.
+
+    It is for an executor with one task, which `depends` on theirs.
+    """
 
     kind: StoreKind
 
     def __init__(self, folder: str | Path, *, max_refused: float = MAX_REFUSED) -> None:
-        """`max_refused`: as `data.max_refused`."""
+        """Args: max_refused: the share of documents that may be omitted (`data.max_refused`)."""
         super().__init__()
         self.folder: Path = _local(folder)
         self.max_refused: float = max_refused
@@ -147,7 +150,8 @@ class StoreFinisher(PipelineStep):
         """Finishes the store, unless it is finished.
 
         Raises: StoreError if a task is not done, or had more or fewer documents when the store was
-            finished, or if too many documents are omitted; as `finish_store` and `check_files`.
+            finished; if too many documents are omitted; if shards do not belong together or are
+            damaged (`finish_store`, `check_files`).
         """
         if rank == 0 and not (self.folder / MANIFEST).is_file():
             finish_store(self.folder, _names(self.folder), self.kind)
@@ -199,7 +203,7 @@ class RowPacker(ShardMaker):
         self.eos: str | None = eos
 
     def made_from(self) -> dict[str, Any]:
-        """The inputs of `vocagno prepare`, and that documents are numbered in each shard."""
+        """The inputs of `vocagno prepare`, and the fact that each shard numbers its documents."""
         return rows_made_from(_loaded(self.tokenizer, self.eos), self.seq_len) | NUMBERED_BY_SHARD
 
     def make(self, path: Path, documents: ShardTexts, made_from: dict[str, Any]) -> None:
@@ -215,7 +219,7 @@ class FinishRows(StoreFinisher):
 
 
 def _local(folder: str | Path) -> Path:
-    """Raises: ConfigError for an address."""
+    """The path of a folder on a file system. Raises: ConfigError for an address."""
     is_local = not isinstance(path_of(folder), Address)
     require(is_local, f"{folder}: expected a folder that all tasks see, got an address")
     return Path(folder)
@@ -229,22 +233,22 @@ def _names(folder: Path) -> list[str]:
     done = _done(folder)
     if not done:
         raise StoreError(f"{folder}: no task that makes this store is done")
-    (tasks, *others) = {noted["tasks"] for noted in done.values()}
+    (tasks, *other_counts) = {note["tasks"] for note in done.values()}
     missing = [rank for rank in range(tasks) if f"task-{rank:05d}" not in done]
-    if missing or others:
+    if missing or other_counts:
         raise StoreError(
             f"{folder}: {len(missing):,} of {tasks:,} tasks are not done (numbers "
             f"{', '.join(map(str, missing[:5]))}{', ...' if len(missing) > 5 else ''}); run them "
             "again"
         )
-    names = [_name(task, n) for task, noted in done.items() for n in range(noted["shards"])]
+    names = [_name(task, n) for task, note in done.items() for n in range(note["shards"])]
     if not names:
         raise StoreError(f"{folder}: the tasks had no documents")
     return names
 
 
 def _done(folder: Path) -> dict[str, dict[str, int]]:
-    """The notes of the tasks that are done since the store was finished, or at all, by name."""
+    """The notes of tasks that are done, by name; in a finished store, of those done since."""
     return {
         path.stem: json.loads(path.read_bytes())
         for path in sorted((folder / MAKING).glob("task-*.json"))
@@ -262,17 +266,17 @@ def _check_same(folder: Path, manifest: Manifest) -> None:
     Raises: StoreError for a task with more or fewer documents.
     """
     finished = Counter(entry.name.partition("/")[0] for entry in manifest.shards)
-    for task, noted in _done(folder).items():
-        if finished[task] != noted["shards"]:
+    for task, note in _done(folder).items():
+        if finished[task] != note["shards"]:
             raise StoreError(
                 f"{folder}: this finished store has {finished[task]:,} shards of {task}, which now "
-                f"has {noted['shards']:,}: its documents have changed; name another folder, or "
+                f"has {note['shards']:,}: its documents have changed; name another folder, or "
                 "delete this one"
             )
 
 
 _loaded = lru_cache(maxsize=1)(student_tokenizer)
-"""A process that does several tasks loads the tokenizer once."""
+"""Loads a tokenizer, once for all tasks of a process."""
 
 
 class TeacherScorer(ShardMaker):
@@ -321,8 +325,7 @@ class TeacherScorer(ShardMaker):
 
 
 class FinishScores(StoreFinisher):
-    """Writes the manifest of a store when all tasks of `TeacherScorer` are done. For an executor
-    with one task, which `depends` on theirs."""
+    """The `StoreFinisher` of `TeacherScorer`."""
 
     name = "vocagno: finish"
     type = "SCORER"
@@ -331,5 +334,5 @@ class FinishScores(StoreFinisher):
 
 @lru_cache(maxsize=1)
 def _loaded_teacher(config: TeacherConfig, cache: Path, folder: Path) -> Teacher:
-    """The teacher; a process that does several tasks loads it once."""
+    """Loads the teacher, once for all tasks of a process."""
     return ConfiguredTeacher(config, cache, local_device()).load(folder)

@@ -1,4 +1,4 @@
-"""Spans of two corpora with the same texts, both stored only as token ids."""
+"""Finds the spans of two corpora with the same texts, both stored only as token ids."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from vocagno.alignment.mapping import groups
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans, as_documents
 from vocagno.tokens.tokenizer_files import TokenizerError
 
-_NAMED = 5
-"""Maximum number of documents in an error message."""
+_MOST_NAMED = 5
+"""The most documents that an error message names."""
 _SPACES = re.compile(rb" *")
 _NO_UTF8 = re.compile("[\udc80-\udcff]")
 """A byte that is not UTF-8, decoded by "surrogateescape"."""
 _ALL = np.iinfo(np.int64).max
+"""The number that stands for all bytes of a text."""
 
 
 def spans_of_same_texts(
@@ -29,7 +30,7 @@ def spans_of_same_texts(
     teacher_cu_seqlens: ArrayLike | None = None,
     strict: bool = True,
 ) -> tuple[TokenizedTexts, TokenizedTexts]:
-    """Spans of B whole documents in the ids of two tokenizers, for `align`.
+    """Finds the spans of B whole documents in the ids of two tokenizers, for `align`.
 
     The text of a document is decoded from one side's ids and verified with the other's. The
     student's text is tried first, then the teacher's if the teacher's ids do not match. (A
@@ -40,24 +41,25 @@ def spans_of_same_texts(
         student_ids, teacher_ids: (N,) and (M,) integers, concatenated documents in the same order,
             with or without special tokens around them.
         student_cu_seqlens, teacher_cu_seqlens: (B + 1,) boundaries; default: one document.
-        strict: whether documents whose two texts differ are an error. Otherwise they are not
+        strict: True makes documents whose two texts differ an error. Otherwise they are not
             `proved` and their spans are empty, so none of their tokens is mapped.
-    Raises: TokenizerError for such documents (another order, one of them cut or normalised),
-        naming them; and as `TokenSpans.decode`. ValueError for unequal numbers of documents.
+    Raises: TokenizerError for such documents, which it names (another order, one of them cut or
+        normalised), and for ids that `TokenSpans.decode` refuses; ValueError for unequal numbers
+        of documents.
     """
     texts = student.decode(student_ids, student_cu_seqlens)
-    others = texts
+    teacher_texts = texts
     right = teacher.from_ids(teacher_ids, teacher_cu_seqlens, texts=texts)
     if not right.proved.all():
-        others = teacher.decode(teacher_ids, teacher_cu_seqlens)
-        left = student.from_ids(student_ids, student_cu_seqlens, texts=others)
+        teacher_texts = teacher.decode(teacher_ids, teacher_cu_seqlens)
+        left = student.from_ids(student_ids, student_cu_seqlens, texts=teacher_texts)
         for index in np.flatnonzero(~right.proved & left.proved).tolist():
-            texts[index] = others[index]
+            texts[index] = teacher_texts[index]
         right = teacher.from_ids(teacher_ids, teacher_cu_seqlens, texts=texts)
     left = student.from_ids(student_ids, student_cu_seqlens, texts=texts)
     bad = np.flatnonzero(~(left.proved & right.proved)).tolist()
     if bad and strict:
-        raise _differ(student, teacher, texts, others, bad)
+        raise _difference(student, teacher, texts, teacher_texts, bad)
     for index in bad:
         for side in (left, right):
             side.spans[side.text(index)] = 0
@@ -73,21 +75,22 @@ def spans_of_same_responses(
     *,
     strict: bool = True,
 ) -> tuple[TokenizedTexts, TokenizedTexts, NDArray[np.int64]]:
-    """Spans of texts in the ids of two tokenizers. A text may also be the later part of another
-    one, and may be cut inside a character.
+    """Finds the spans of texts in the ids of two tokenizers.
+
+    A text may also be the later part of another one, and may be cut inside a character.
 
     The ids of a tokenizer with a dummy prefix do not tell whether a space at the start of a text,
     or after an added token, is in the text or is a dummy prefix. It is in the text if the other
     side has it there.
 
-    Args: own, other: the texts of both sides, as `without_spans` gives them.
+    Args: own, other: the texts of the student's and the teacher's side, made by `without_spans`.
     Returns: spans of both sides, and (B,) the number of bytes that both sides of a text have. If
         one side is not UTF-8 from some byte on (a cut), this is the number before that byte, and
         the other side ends there or has U+FFFD. -1 without `strict`: texts that differ, or ids that
         do not determine their text.
     """
     try:
-        return _read(student, own, teacher, other, strict=strict)
+        return _find_spans(student, own, teacher, other, strict=strict)
     except TokenizerError:
         if strict or student.loses or teacher.loses:
             raise
@@ -96,79 +99,87 @@ def spans_of_same_responses(
 
     def read_one(index: int) -> tuple[TokenizedTexts, TokenizedTexts, NDArray[np.int64]]:
         try:
-            return _read(student, own[index], teacher, other[index], strict=False)
+            return _find_spans(student, own[index], teacher, other[index], strict=False)
         except TokenizerError:
             return own[index], other[index], np.array([-1])
 
+    # One text after the other, so that only those whose ids determine no text are lost.
     left, right, same = zip(*map(read_one, range(len(own))), strict=True)
     concatenate = TokenizedTexts.concatenate
     return concatenate(left), concatenate(right), np.concatenate(same)
 
 
 def without_spans(ids: ArrayLike, cu_seqlens: ArrayLike | None) -> TokenizedTexts:
-    """Texts of ids only, with empty spans. Args: as of `spans_of_same_texts`."""
+    """Makes texts of ids only, with empty spans, from (n,) ids and the boundaries of texts."""
     ids, boundaries = as_documents(ids, cu_seqlens)
     spans, proved = np.zeros((len(ids), 2), np.int32), np.zeros(len(boundaries[1:]), bool)
     return TokenizedTexts(ids, spans, boundaries, proved)
 
 
-def _read(
+def _find_spans(
     student: TokenSpans,
-    own: TokenizedTexts,
+    student_side: TokenizedTexts,
     teacher: TokenSpans,
-    other: TokenizedTexts,
+    teacher_side: TokenizedTexts,
     *,
     strict: bool,
 ) -> tuple[TokenizedTexts, TokenizedTexts, NDArray[np.int64]]:
     """The result of `spans_of_same_responses`; TokenizerError if ids do not determine a text."""
-    ends = own.cu_seqlens, other.cu_seqlens
+    student_ids, student_cu_seqlens = student_side.ids, student_side.cu_seqlens
+    teacher_ids, teacher_cu_seqlens = teacher_side.ids, teacher_side.cu_seqlens
     try:
-        texts, left, in_left = student.bytes_with_dummy_prefixes(own.ids, ends[0])
-        others, right, in_right = teacher.bytes_with_dummy_prefixes(other.ids, ends[1])
+        texts, left, in_left = student.bytes_with_dummy_prefixes(student_ids, student_cu_seqlens)
+        teacher_texts, right, in_right = teacher.bytes_with_dummy_prefixes(
+            teacher_ids, teacher_cu_seqlens
+        )
     except TokenizerError as error:
         try:  # the ids of one side may be those of the other's text all the same
             left, right = spans_of_same_texts(
                 student,
-                own.ids,
+                student_ids,
                 teacher,
-                other.ids,
-                student_cu_seqlens=ends[0],
-                teacher_cu_seqlens=ends[1],
+                teacher_ids,
+                student_cu_seqlens=student_cu_seqlens,
+                teacher_cu_seqlens=teacher_cu_seqlens,
                 strict=strict,
             )
         except TokenizerError:
             raise error from None
         return left, right, np.where(left.proved, _ALL, -1)
-    if len(texts) != len(others):
+    if len(texts) != len(teacher_texts):
         raise ValueError(
-            f"cu_seqlens: {len(texts)} texts of the student and {len(others)} of the teacher"
+            f"cu_seqlens: {len(texts)} texts of the student and {len(teacher_texts)} of the teacher"
         )
     same = np.full(len(texts), _ALL)
-    for index, (mine, theirs) in enumerate(zip(texts, others, strict=True)):
-        if mine == theirs:
+    for index, (text, teacher_text) in enumerate(zip(texts, teacher_texts, strict=True)):
+        if text == teacher_text:
             continue
         places = _places(left, in_left, index), _places(right, in_right, index)
-        dropped = _dummy_prefixes(mine, places[0], theirs, places[1])
-        texts[index] = _without(mine, left, index, dropped[0])
-        others[index] = _without(theirs, right, index, dropped[1])
-        same[index] = _same_bytes(texts[index], others[index])
+        dropped = _dummy_prefixes(text, places[0], teacher_text, places[1])
+        texts[index] = _without(text, left, index, dropped[0])
+        teacher_texts[index] = _without(teacher_text, right, index, dropped[1])
+        same[index] = _same_bytes(texts[index], teacher_texts[index])
         if same[index] < 0 and _is_same_document(student, left, teacher, right, index):
             same[index] = _ALL
     bad = np.flatnonzero(same < 0).tolist()
     if bad and strict:
-        shown = [[text.decode(errors="replace") for text in side] for side in (texts, others)]
-        raise _differ(student, teacher, shown[0], shown[1], bad)
+        printable, teacher_printable = (
+            [text.decode(errors="replace") for text in side] for side in (texts, teacher_texts)
+        )
+        raise _difference(student, teacher, printable, teacher_printable, bad)
     return left, right, same
 
 
-def _same_bytes(one: bytes, other: bytes) -> int:
-    """The number of bytes before the first that is not UTF-8 on one side, where the other side ends
-    or has U+FFFD; -1 if the texts differ otherwise."""
-    if one == other:
+def _same_bytes(text: bytes, teacher_text: bytes) -> int:
+    """The number of bytes before the first one that is not UTF-8 on one side.
+
+    The other side must end there or have U+FFFD; -1 if the texts differ otherwise.
+    """
+    if text == teacher_text:
         return _ALL
-    texts = [text.decode(errors="surrogateescape") for text in (one, other)]
+    texts = [side.decode(errors="surrogateescape") for side in (text, teacher_text)]
     same = texts[0][: _first_difference(*texts)]
-    left, right = (text[len(same) :] for text in texts)
+    left, right = (side[len(same) :] for side in texts)
     is_cut = all(not rest or _NO_UTF8.match(rest) for rest in (left, right))
     # Byte fallback may replace the whole characters before an incomplete one, too.
     is_replaced = any(
@@ -178,48 +189,57 @@ def _same_bytes(one: bytes, other: bytes) -> int:
     return len(same.encode(errors="surrogateescape")) if is_cut or is_replaced else -1
 
 
-def _first_difference(one: str, other: str) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+def _first_difference(text: str, teacher_text: str) -> int:
+    """The number of equal characters at the start of two texts."""
+    pairs = enumerate(zip(text, teacher_text, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(text), len(teacher_text)))
 
 
 def _places(tokens: TokenizedTexts, may_be: NDArray[np.bool_], index: int) -> list[int]:
-    """The bytes of a text that may be dummy prefixes, rising."""
+    """The places of the bytes of a text that may be dummy prefixes, ascending."""
     rows = tokens.text(index)
     places: list[int] = tokens.spans[rows][may_be[rows], 0].tolist()
     return places
 
 
 def _dummy_prefixes(
-    one: bytes, places: list[int], other: bytes, other_places: list[int]
+    text: bytes, places: list[int], teacher_text: bytes, teacher_places: list[int]
 ) -> tuple[list[int], list[int]]:
-    """Which of the spaces at these places are dummy prefixes: those that the other text, which is
-    the same otherwise, has not."""
-    found: tuple[list[int], list[int]] = ([], [])
-    left, right, beyond = places[::-1], other_places[::-1], len(one) + len(other) + 1
+    """The places, on each side, of the spaces that are dummy prefixes.
+
+    These are the spaces that the other text, which is otherwise the same, does not have. Places
+    come in ascending order.
+    """
+    dropped: list[int] = []
+    teacher_dropped: list[int] = []
+    left, right = places[::-1], teacher_places[::-1]
+    beyond = len(text) + len(teacher_text) + 1
     while left or right:
-        # The next place in the text that both are without their dummy prefixes.
-        mine = left[-1] - len(found[0]) if left else beyond
-        theirs = right[-1] - len(found[1]) if right else beyond
-        place = min(mine, theirs)
-        more = _spaces(one, place + len(found[0])) - _spaces(other, place + len(found[1]))
-        if mine == place:
+        # Both sides are compared at places in the text that both are without their dummy prefixes.
+        next_place = left[-1] - len(dropped) if left else beyond
+        next_teacher_place = right[-1] - len(teacher_dropped) if right else beyond
+        place = min(next_place, next_teacher_place)
+        surplus = _spaces(text, place + len(dropped))
+        surplus -= _spaces(teacher_text, place + len(teacher_dropped))
+        if next_place == place:
             at = left.pop()
-            found[0].extend([at] if more > 0 else [])
-        if theirs == place:
+            if surplus > 0:
+                dropped.append(at)
+        if next_teacher_place == place:
             at = right.pop()
-            found[1].extend([at] if more < 0 else [])
-    return found
+            if surplus < 0:
+                teacher_dropped.append(at)
+    return dropped, teacher_dropped
 
 
 def _spaces(text: bytes, place: int) -> int:
-    """The number of spaces from a place on."""
+    """The number of consecutive spaces from a place on."""
     run = _SPACES.match(text, place)
     return run.end() - place if run else 0
 
 
 def _without(text: bytes, tokens: TokenizedTexts, index: int, places: list[int]) -> bytes:
-    """A text without the bytes at these places, which its spans then do not cover."""
+    """Removes the bytes at these places from a text, and moves its spans accordingly."""
     if not places:
         return text
     spans = tokens.spans[tokens.text(index)]
@@ -234,40 +254,46 @@ def _is_same_document(
     right: TokenizedTexts,
     index: int,
 ) -> bool:
-    """Whether a text is a whole document that only the ids of one side tell: the other's have
-    special tokens for what is written in it. Its spans are then those of that document."""
-    rows, others = left.text(index), right.text(index)
+    """True if a text is a whole document that only the ids of one side tell.
+
+    The ids of the other side have special tokens for what is written in it. The spans of both sides
+    are then set to those of the document.
+    """
+    rows, teacher_rows = left.text(index), right.text(index)
     try:
-        own, other = spans_of_same_texts(
-            student, left.ids[rows], teacher, right.ids[others], strict=False
+        student_document, teacher_document = spans_of_same_texts(
+            student, left.ids[rows], teacher, right.ids[teacher_rows], strict=False
         )
     except TokenizerError:
         return False
-    if not own.proved.all():
+    if not student_document.proved.all():
         return False
-    left.spans[rows], right.spans[others] = own.spans, other.spans
+    left.spans[rows] = student_document.spans
+    right.spans[teacher_rows] = teacher_document.spans
     return True
 
 
-def _differ(
+def _difference(
     student: TokenSpans,
     teacher: TokenSpans,
     texts: list[str],
-    others: list[str],
+    teacher_texts: list[str],
     documents: list[int],
 ) -> TokenizerError:
+    """The error that names the documents whose texts differ, and shows where the first one does."""
     first = documents[0]
-    mine, theirs = texts[first], others[first]
-    at = _first_difference(mine, theirs)
-    if mine == theirs:  # a special token outside the text that is also in the text
+    text, teacher_text = texts[first], teacher_texts[first]
+    at = _first_difference(text, teacher_text)
+    if text == teacher_text:  # a special token outside the text that is also in the text
         return TokenizerError(
             f"document {first}: ids of {student.name} or {teacher.name} are not those of its text "
-            f"{mine[:40]!r}; drop the special tokens around the documents, or keep their texts"
+            f"{text[:40]!r}; drop the special tokens around the documents, or keep their texts"
         )
-    more = f" and {len(documents) - _NAMED} more" if len(documents) > _NAMED else ""
+    names = ", ".join(map(str, documents[:_MOST_NAMED]))
+    rest = f" and {len(documents) - _MOST_NAMED} more" if len(documents) > _MOST_NAMED else ""
     return TokenizerError(
-        f"documents {', '.join(map(str, documents[:_NAMED]))}{more} are not the same text on both "
-        f"sides: in document {first}, from character {at}, {student.name} has "
-        f"{mine[at : at + 20]!r} and {teacher.name} {theirs[at : at + 20]!r}. Is the order the "
-        "same, is a document cut, does one side normalise? With strict=False they stay unmapped"
+        f"documents {names}{rest} are not the same text on both sides: in document {first}, from "
+        f"character {at}, {student.name} has {text[at : at + 20]!r} and {teacher.name} "
+        f"{teacher_text[at : at + 20]!r}. Is the order the same, is a document cut, does one side "
+        "normalise? With strict=False they stay unmapped"
     )

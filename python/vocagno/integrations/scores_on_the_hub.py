@@ -35,16 +35,19 @@ from vocagno.teacher.scores import (
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 EDGES = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-"""Lower ends of the histogram's bins, in nats; the last bin is open."""
+"""The lower ends of the histogram's bins, in nats; the last bin is open."""
 
 _VALUES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+"""All values of float16, each at the place of its bits."""
 
 
 def losses_of(
     store: ScoreStore, advance: Callable[[int], None] = lambda tokens: None
 ) -> dict[str, Any]:
-    """Statistics of the losses of a store, in nats: mean, deviation, quantiles and a histogram;
-    only the counts if no token has a loss. Calls `advance` with the number of tokens read."""
+    """Statistics of the losses of a store, in nats: mean, deviation, quantiles and a histogram.
+
+    If no token has a loss, there are only the counts. Calls `advance` with the tokens read so far.
+    """
     counts = np.zeros(1 << 16, np.int64)  # how often each float16 value occurs, by its bits
     read = 0
     for shard in store.shards():
@@ -54,9 +57,9 @@ def losses_of(
         advance(read)
     finite = np.isfinite(_VALUES)
     scored = int(counts[finite].sum())
-    found: dict[str, Any] = {"scored": scored, "without": int(counts[np.isnan(_VALUES)].sum())}
+    totals: dict[str, Any] = {"scored": scored, "without": int(counts[np.isnan(_VALUES)].sum())}
     if not scored:
-        return found
+        return totals
     order = np.flatnonzero(finite)[np.argsort(_VALUES[finite], kind="stable")]
     losses, counts = _VALUES[order].astype(np.float64), counts[order]
     mean = float((losses * counts).sum() / scored)
@@ -67,7 +70,7 @@ def losses_of(
     below = np.concatenate([[0], ends])[np.searchsorted(losses, EDGES[1:], side="left")]
     bins = np.diff(np.concatenate([[0], below, [scored]]))
     return {
-        **found,
+        **totals,
         "mean": round(mean, 4),
         "standard_deviation": round(spread, 4),
         "quantiles": dict(zip(map(str, QUANTILES), quantiles, strict=True)),
@@ -94,14 +97,16 @@ _WITH_CANDIDATES = pa.schema(
 
 
 def _schema(made_from: dict[str, Any]) -> pa.Schema:
+    """The columns of an export, which depend on whether the scores have candidates."""
     return _WITH_CANDIDATES if num_candidates(made_from) else _SCHEMA
 
 
 def export_scores(
     store: ScoreStore, folder: Path, card: str, advance: Callable[[int], None] = lambda shards: None
 ) -> list[Path]:
-    """Writes a store as Parquet files and a dataset card, all of them or none; calls `advance` with
-    the shards done.
+    """Writes a store as Parquet files and a dataset card, all of them or none.
+
+    Calls `advance` with the number of shards that are written.
 
     Raises: StoreError for a folder that is not empty, or a damaged document.
     """
@@ -122,14 +127,16 @@ def export_scores(
     return [folder / name for name in names]
 
 
-def _check_empty(folder: Path, what: str) -> None:
+def _check_empty(folder: Path, purpose: str) -> None:
+    """Raises: StoreError for a folder with something in it."""
     if folder.exists() and any(folder.iterdir()):
-        raise StoreError(f"{folder}: is not empty; name a new folder for the {what}")
+        raise StoreError(f"{folder}: is not empty; name a new folder for the {purpose}")
 
 
 def _writer(file: Any, store: ScoreStore, entries: list[Entry]) -> pq.ParquetWriter:
+    """A writer of a file of some shards, whose metadata describe them for the import."""
     shards = [
-        {"name": e.name, "text_hash": e.text_hash, "counts": e.counts, **_refused(store, e)}
+        {"name": e.name, "text_hash": e.text_hash, "counts": e.counts, **_omissions(store, e)}
         for e in entries
     ]
     made_from = store.manifest.made_from
@@ -150,7 +157,7 @@ def _writer(file: Any, store: ScoreStore, entries: list[Entry]) -> pq.ParquetWri
     )
 
 
-def _refused(store: ScoreStore, entry: Entry) -> dict[str, Any]:
+def _omissions(store: ScoreStore, entry: Entry) -> dict[str, Any]:
     """The documents that a shard omits, if there are any."""
     if REFUSED not in entry.counts:
         return {}
@@ -158,7 +165,7 @@ def _refused(store: ScoreStore, entry: Entry) -> dict[str, Any]:
 
 
 def _table(store: ScoreStore, index: int) -> pa.Table:
-    """A shard as rows of a Parquet file."""
+    """The rows of a Parquet file that a shard becomes."""
     shard: ScoreShard = store.shard(index)
     shard.check("document")
     rows = range(len(shard))
@@ -174,7 +181,7 @@ def _table(store: ScoreStore, index: int) -> pa.Table:
     schema = _schema(store.manifest.made_from)
     if schema is _WITH_CANDIDATES:
         data, sizes = zip(*map(shard.frames, rows), strict=True) if rows else ((), ())
-        columns += [[one.tobytes() for one in data], sizes]
+        columns += [[of_document.tobytes() for of_document in data], sizes]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
     return pa.table(arrays, schema=schema)
 
@@ -182,8 +189,9 @@ def _table(store: ScoreStore, index: int) -> pa.Table:
 def import_scores(
     folder: Path, store: Path, advance: Callable[[int], None] = lambda shards: None
 ) -> ScoreStore:
-    """Makes a store from exported Parquet files, with the same bytes as the exported store; all of
-    it or nothing.
+    """Makes a store from exported Parquet files, with the same bytes as the exported store.
+
+    Either the whole store is made or nothing.
 
     Raises: StoreError for files that are missing, damaged, of several stores, or not an export.
     """
@@ -194,6 +202,8 @@ def import_scores(
 
 
 class _Shard(TypedDict):
+    """The description of a shard in an exported file."""
+
     name: str
     text_hash: str
     counts: dict[str, int]
@@ -201,6 +211,8 @@ class _Shard(TypedDict):
 
 
 class _Format(TypedDict):
+    """The part of a description that stays the same in all versions."""
+
     kind: str
     version: int
 
@@ -213,29 +225,31 @@ class _About(_Format):
 
 
 def _import_into(store: Path, folder: Path, advance: Callable[[int], None]) -> None:
+    """Writes the shards of all exported files into the folder of a store, and finishes it."""
     names: list[str] = []
     made_from: dict[str, Any] | None = None
-    for path in _exported(folder):
+    for path in _exported_files(folder):
         refuse_pointers([path], StoreError)
         with _naming(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-            found = json.loads((file.schema_arrow.metadata or {})[_METADATA_KEY])
+            description = json.loads((file.schema_arrow.metadata or {})[_METADATA_KEY])
             fault = partial(_no_export, path)
-            form = checked(_Format, found, fault)
+            # The version first: a description of another one may have other fields.
+            form = checked(_Format, description, fault)
             if (form["kind"], form["version"]) != (KIND, VERSION):
                 raise StoreError(
                     f"{path}: contains {form['kind']} {form['version']}, expected {KIND} {VERSION}"
                 )
-            about = checked(_About, found, fault)
+            about = checked(_About, description, fault)
             if made_from is not None and about["made_from"] != made_from:
                 raise StoreError(f"{path}: not from the same store as the files before it")
             made_from = about["made_from"]
             shards = about["shards"]
             if not shards or len(shards) != file.num_row_groups:
                 raise fault(f"{len(shards)} shards in {file.num_row_groups} row groups")
-            check_names(names + [what["name"] for what in shards], path)
-            for group, what in enumerate(shards):
-                _import_shard(file.read_row_group(group), store, what, made_from, path)
-                names.append(what["name"])
+            check_names(names + [shard["name"] for shard in shards], path)
+            for group, shard in enumerate(shards):
+                _import_shard(file.read_row_group(group), store, shard, made_from, path)
+                names.append(shard["name"])
                 advance(len(names))
     finish_store(store, names, SCORES)
 
@@ -255,21 +269,23 @@ def _naming(path: Path) -> Iterator[None]:
         raise _no_export(path, repr(error)) from error
 
 
-def _exported(folder: Path) -> list[Path]:
-    found = sorted(folder.glob("scores-*-of-*.parquet")) if folder.is_dir() else []
-    count = len(found)
+def _exported_files(folder: Path) -> list[Path]:
+    """The files of an export, in order. Raises: StoreError if some are missing."""
+    files = sorted(folder.glob("scores-*-of-*.parquet")) if folder.is_dir() else []
+    count = len(files)
     expected = [f"scores-{number:05d}-of-{count:05d}.parquet" for number in range(count)]
-    if not found or [path.name for path in found] != expected:
+    if not files or [path.name for path in files] != expected:
         raise StoreError(
             f"{folder}: expected all files from scores-00000-of-N.parquet, found "
-            f"{', '.join(path.name for path in found) or 'none'}"
+            f"{', '.join(path.name for path in files) or 'none'}"
         )
-    return found
+    return files
 
 
 def _import_shard(
-    table: pa.Table, store: Path, what: _Shard, made_from: dict[str, Any], path: Path
+    table: pa.Table, store: Path, description: _Shard, made_from: dict[str, Any], path: Path
 ) -> None:
+    """Writes a shard from its rows. Raises: StoreError if it is not the shard described."""
     hashes = [bytes.fromhex(text) for text in table["text_hash"].to_pylist()]
     columns = [_lists(table[name]) for name in ("nll", "byte_start", "byte_end")]
     documents = [
@@ -280,21 +296,22 @@ def _import_shard(
     if num_candidates(made_from):
         texts, sizes = table["candidates"].to_pylist(), _lists(table["candidate_sizes"])
         frames = [
-            [text[start:stop] for start, stop in pairwise(np.cumsum([0, *of_one]))]
-            for text, of_one in zip(texts, sizes, strict=True)
+            [text[start:stop] for start, stop in pairwise(np.cumsum([0, *of_document]))]
+            for text, of_document in zip(texts, sizes, strict=True)
         ]
-    file = store / f"{what['name']}.arrow"
-    refused = [Refused(*one) for one in what["refused"] or ()]
+    file = store / f"{description['name']}.arrow"
+    refused = [Refused(*fields) for fields in description["refused"] or ()]
     write_scores(file, hashes, documents, made_from, refused=refused, frames=frames)
     shard = ScoreShard(file)
-    found = shard.description
-    is_same = (found.text_hash, found.counts) == (what["text_hash"], what["counts"])
+    expected = description["text_hash"], description["counts"]
+    is_same = (shard.description.text_hash, shard.description.counts) == expected
     if not is_same or shard.checks.tolist() != table["check"].to_pylist():
         file.unlink()
-        raise StoreError(f"{path}: shard {what['name']} is damaged (its checks differ)")
+        raise StoreError(f"{path}: shard {description['name']} is damaged (its checks differ)")
 
 
 def _lists(column: pa.ChunkedArray) -> list[Any]:
+    """The arrays in a column of lists, without a copy of each."""
     array = column.combine_chunks()
     flat, offsets = array.values.to_numpy(), array.offsets.to_numpy()
     return [flat[start:stop] for start, stop in pairwise(offsets)]
@@ -303,7 +320,7 @@ def _lists(column: pa.ChunkedArray) -> list[Any]:
 def dataset_card(store: ScoreStore, losses: dict[str, Any], title: str) -> str:
     """A dataset card in Markdown, with the metadata of the Hugging Face hub on top.
 
-    Args: losses: of `losses_of`.
+    Args: losses: the result of `losses_of`.
     """
     made_from = store.manifest.made_from
     settings = "\n".join(
@@ -361,7 +378,7 @@ Import into a store: `vocagno scores import FOLDER --out STORE`, then `--teacher
 
 
 def _size_category(documents: int) -> str:
-    """The size category by the hub's names."""
+    """The hub's name for a data set of this size."""
     borders = ["1K", "10K", "100K", "1M", "10M", "100M", "1B"]
     between = [f"{low}<n<{high}" for low, high in pairwise(borders)]
     reached = bisect_right([10**power for power in range(3, 10)], documents)

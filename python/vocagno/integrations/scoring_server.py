@@ -31,19 +31,25 @@ from vocagno.teacher.scoring import Engine
 from vocagno.teacher.windows import Window, losses_of, requesting
 
 _TRIES = 8
+"""The number of retries of a request."""
 _BACKOFF = 0.5
 """Seconds before the second retry; they double, up to two minutes."""
 _SECONDS = 600.0
-"""Until a request counts as lost."""
+"""Seconds until a request counts as lost."""
 
 TOLERANCE = 0.1
-"""Largest mean difference in nats of two answers of one model about `PROBE`. Batches and kernels
-round bfloat16 differently. SmolLM2-135M by three implementations: 0.04 to 0.05; with 8-bit integer
-weights 0.08, with 8-bit float weights 0.13, with 4-bit weights 0.6."""
+"""The largest mean difference, in nats, of two answers of one model about `PROBE`.
+
+Batches and kernels round bfloat16 differently. SmolLM2-135M by three implementations: 0.04 to 0.05;
+with 8-bit integer weights 0.08, with 8-bit float weights 0.13, with 4-bit weights 0.6.
+"""
 
 _LEAST_SPREAD = 1e-3
-"""In nats, of the losses of `PROBE`. A stub says 0 for each token; a model without training, which
-is nearest to that, spreads them by more than 0.1."""
+"""The smallest spread, in nats, of a model's losses of `PROBE`.
+
+A stub answers 0 for each token. An untrained model, which is nearest to that, spreads them by more
+than 0.1.
+"""
 
 PROBE = '''\
 A baker sells bread in bags of 12. On Monday she fills 37 bags and has 5 loaves left, so she baked \
@@ -59,18 +65,23 @@ Its minimum is $-1$, at $x = 2$. The river rises in the hills near the town, flo
 kilometres and reaches the sea at a small harbour. In winter it floods the meadows; in summer
 children swim in it.
 '''
-"""Prose, code and mathematics, about 200 tokens. On text the rounding matters little; on random ids
-it changes the losses by 1.3 nats a token."""
+"""A text of prose, code and mathematics, about 200 tokens, that a server is tried with.
+
+On text rounding matters little; on random ids it changes the losses by 1.3 nats a token.
+"""
 
 LogProbabilities = list[float | None]
 Tops = list[list[tuple[float, int]]]
-"""For each id log-probabilities and ids of the most likely ones there; of the first id empty."""
+"""For each id of a prompt, the log-probabilities and ids of the most likely ones at its place.
+
+The first id has none.
+"""
 T = TypeVar("T")
 _ID = re.compile("[0-9]{1,9}")
 
 
 class ServerError(InputError):
-    """A server refuses, lies, or does not answer."""
+    """A server refuses a request, answers wrongly, or does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +90,7 @@ class Served:
 
     name: str
     longest: int | None
-    """Most tokens of a request, if the server says so."""
+    """The most tokens of a request, if the server says it."""
 
 
 class _Model(TypedDict):
@@ -139,8 +150,9 @@ class ServerScorer:
 
     def __init__(self, config: TeacherConfig, num_ids: int | None = None) -> None:
         """Args:
-        config: with `server`; `model`, if given, is the name of the model there.
-        num_ids: of the tokenizer. Further ids of the model, which pad it, are no candidates.
+        config: options with `server`; `model`, if set, is the name of the model there.
+        num_ids: the number of ids of the tokenizer. Further ids of the model, which pad it, are no
+            candidates.
         """
         assert config.server is not None
         self._num_ids = num_ids
@@ -165,30 +177,30 @@ class ServerScorer:
 
     @cached_property
     def served(self) -> Served:
-        """The model that is asked.
+        """The model that answers.
 
-        Raises: ServerError if the server has none of that name, or several and no name is given, or
-            if it is one that ignores what it is asked for.
+        Raises: ServerError if the server has no model of that name, or several and none is named,
+            or if it is a server that ignores requests for log-probabilities.
         """
         if self._config.protocol == "sglang":
             return Served(self._ask("/get_model_info", _SglangModel)["model_path"] or "?", None)
         models = self._ask("/v1/models", _Models)["data"]
-        if any(one["owned_by"] == "llamacpp" for one in models):
+        if any(model["owned_by"] == "llamacpp" for model in models):
             raise ServerError(
                 f"{self.url}: llama.cpp's server gives no log-probabilities of a prompt; read the "
                 "GGUF file in this process: --teacher.gguf_file"
             )
-        longest = {one["id"]: one["max_model_len"] for one in reversed(models)}
-        wanted = self._config.model or (models[0]["id"] if len(models) == 1 else None)
-        if wanted not in longest:
-            names = ", ".join(one["id"] for one in models) or "(none)"
+        longest = {model["id"]: model["max_model_len"] for model in reversed(models)}
+        name = self._config.model or (models[0]["id"] if len(models) == 1 else None)
+        if name not in longest:
+            names = ", ".join(model["id"] for model in models) or "(none)"
             raise ServerError(f"{self.url}: has the models {names}; name one with --teacher.model")
-        return Served(wanted, longest[wanted])
+        return Served(name, longest[name])
 
     def score(
         self, windows: Sequence[Window]
     ) -> Iterator[tuple[int, NDArray[np.float32] | Scored]]:
-        """Yields number and losses of each window that requests any, as answers arrive."""
+        """Yields number and losses of each window that requests any, in the order of answers."""
         pool = ThreadPoolExecutor(self._config.requests)
         try:
             tasks = {
@@ -196,76 +208,87 @@ class ServerScorer:
             }
             for task in as_completed(tasks):
                 yield tasks[task], task.result()
-        finally:
+        finally:  # also if the caller stops early: requests that wait are not sent
             pool.shutdown(cancel_futures=True)
 
     def _losses(self, window: Window) -> NDArray[np.float32] | Scored:
-        """Losses in nats of the requested tokens; NaN where the server has none."""
+        """The losses in nats of the requested tokens, NaN where the server has none; candidates.
+
+        Raises: ServerError for an answer about other tokens than were sent.
+        """
         protocols = {"vllm": self._vllm, "openai": self._openai, "sglang": self._sglang}
         ids, count = window.ids.tolist(), self._config.candidates
-        found, tops = protocols[self._config.protocol](ids)
+        logprobs, tops = protocols[self._config.protocol](ids)
 
         def error(words: str) -> ServerError:
             return ServerError(f"{self.url} {words}")
 
-        losses = losses_of(found[window.asked_from :], error)
+        losses = losses_of(logprobs[window.asked_from :], error)
         if not count:
             return losses
         if len(tops) != len(ids):
             raise error(f"gives candidates for {len(tops):,} of {len(ids):,} ids")
-        arrays = _in_arrays(tops[window.asked_from :])
-        return Scored(losses, *given_candidates(*arrays, count, self._num_ids, error))
+        top_ids, top_log_p = _as_arrays(tops[window.asked_from :])
+        return Scored(losses, *given_candidates(top_ids, top_log_p, count, self._num_ids, error))
 
     def _vllm(self, ids: list[int]) -> tuple[LogProbabilities, Tops]:
+        """The log-probabilities of ids, and the most likely ids, from vLLM."""
         count = self._config.candidates
-        asked = {"prompt_logprobs": count, "add_special_tokens": False, "return_token_ids": True}
-        choice = self._completion(ids, asked, _VllmCompletion)["choices"][0]
+        options = {"prompt_logprobs": count, "add_special_tokens": False, "return_token_ids": True}
+        choice = self._completion(ids, options, _VllmCompletion)["choices"][0]
         self._compare(choice["prompt_token_ids"], ids)
-        found = choice["prompt_logprobs"]
-        if len(found) != len(ids):
+        answers = choice["prompt_logprobs"]
+        if len(answers) != len(ids):
             raise ServerError(
-                f"{self.url}: {len(found):,} log-probabilities for {len(ids):,} ids; the server "
+                f"{self.url}: {len(answers):,} log-probabilities for {len(ids):,} ids; the server "
                 "truncates the prompt, or adds to it"
             )
-        pairs = [*zip(map(str, ids), found, strict=True)]
-        if any(at is not None and one not in at for one, at in pairs):
+        pairs = [*zip(map(str, ids), answers, strict=True)]  # JSON's keys are strings
+        if any(at is not None and index not in at for index, at in pairs):
             raise ServerError(f"{self.url}: gives log-probabilities of other ids than were sent")
-        logprobs = [None if at is None else at[one]["logprob"] for one, at in pairs]
+        logprobs = [None if at is None else at[index]["logprob"] for index, at in pairs]
         if not count:
             return logprobs, []
-        if bad := [key for at in found for key in at or () if not _ID.fullmatch(key)]:
+        if bad := [key for at in answers for key in at or () if not _ID.fullmatch(key)]:
             raise ServerError(f"{self.url}: gives a candidate {bad[0]!r}, which is no id")
         return logprobs, [
-            [(one["logprob"], int(key)) for key, one in (at or {}).items()] for at in found
+            [(answer["logprob"], int(key)) for key, answer in (at or {}).items()] for at in answers
         ]
 
     def _openai(self, ids: list[int]) -> tuple[LogProbabilities, Tops]:
+        """The log-probabilities of ids from OpenAI's completions, which give no others."""
         choice = self._completion(ids, {"echo": True, "logprobs": 0}, _EchoCompletion)["choices"][0]
-        found = choice["logprobs"]["token_logprobs"]
-        if len(found) != len(ids) + 1:  # one token is written
+        logprobs = choice["logprobs"]["token_logprobs"]
+        if len(logprobs) != len(ids) + 1:  # one token is written
             raise ServerError(
-                f"{self.url}: {len(found):,} log-probabilities for {len(ids):,} ids and one more; "
-                "the server ignores `echo`, or truncates the prompt"
+                f"{self.url}: {len(logprobs):,} log-probabilities for {len(ids):,} ids and one "
+                "more; the server ignores `echo`, or truncates the prompt"
             )
-        return found[: len(ids)], []
+        return logprobs[: len(ids)], []
 
     def _sglang(self, ids: list[int]) -> tuple[LogProbabilities, Tops]:
+        """The log-probabilities of ids, and the most likely ids, from SGLang."""
         sampling = {"max_new_tokens": 0, "temperature": 1.0}
-        asked = {"input_ids": ids, "sampling_params": sampling, "return_logprob": True}
+        body = {"input_ids": ids, "sampling_params": sampling, "return_logprob": True}
         if self._config.candidates:
-            asked["top_logprobs_num"] = self._config.candidates
-        reply = self._ask("/generate", _SglangCompletion, {**asked, "logprob_start_len": 0})
-        found = reply["meta_info"]["input_token_logprobs"]
-        self._compare([at[1] for at in found], ids)
+            body["top_logprobs_num"] = self._config.candidates
+        reply = self._ask("/generate", _SglangCompletion, {**body, "logprob_start_len": 0})
+        answers = reply["meta_info"]["input_token_logprobs"]
+        # Each answer is a list of at least two: `checked` lets further parts (a text) pass.
+        self._compare([answer[1] for answer in answers], ids)
         tops = reply["meta_info"]["input_top_logprobs"] or []
-        return [at[0] for at in found], [[(one[0], one[1]) for one in at or ()] for at in tops]
+        return [answer[0] for answer in answers], [
+            [(top[0], top[1]) for top in at or ()] for at in tops
+        ]
 
-    def _completion(self, ids: list[int], asked: dict[str, Any], kind: type[T]) -> T:
-        given = {"model": self.served.name, "prompt": ids, "max_tokens": 1, "temperature": 1.0}
-        return self._ask("/v1/completions", kind, {**given, **asked})
+    def _completion(self, ids: list[int], options: dict[str, Any], kind: type[T]) -> T:
+        """The answer to a request in OpenAI's form, with further options of it."""
+        body = {"model": self.served.name, "prompt": ids, "max_tokens": 1, "temperature": 1.0}
+        return self._ask("/v1/completions", kind, {**body, **options})
 
-    def _compare(self, found: list[int] | None, sent: list[int]) -> None:
-        if found is not None and found != sent:
+    def _compare(self, read: list[int] | None, sent: list[int]) -> None:
+        """Raises: ServerError if the server says that it read other ids than were sent."""
+        if read is not None and read != sent:
             raise ServerError(f"{self.url}: read other ids than were sent")
 
     def _ask(self, path: str, kind: type[T], body: dict[str, Any] | None = None) -> T:
@@ -295,18 +318,18 @@ class ServerScorer:
         return checked(kind, answer, fault)
 
 
-def _in_arrays(tops: Tops) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Ids and log-probabilities, -1 and minus infinity where a token has fewer than others."""
+def _as_arrays(tops: Tops) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The ids and log-probabilities of `tops`; -1 and -inf if a token has fewer than others."""
     shape = len(tops), max(map(len, tops), default=0)
     ids, log_p = np.full(shape, -1, np.int64), np.full(shape, -np.inf)
     for row, at in enumerate(tops):
-        for place, (one, number) in enumerate(at):
-            ids[row, place], log_p[row, place] = number, one
+        for place, (logprob, index) in enumerate(at):
+            ids[row, place], log_p[row, place] = index, logprob
     return ids, log_p
 
 
 def difference(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
-    """Mean absolute difference of losses of the same tokens; infinite if one side lacks some."""
+    """The mean absolute difference of losses of the same tokens; infinity if a side lacks some."""
     lacks = np.isnan(first), np.isnan(second)
     if not np.array_equal(*lacks):
         return math.inf
@@ -314,8 +337,11 @@ def difference(first: NDArray[np.float32], second: NDArray[np.float32]) -> float
 
 
 class ServerEngine(Engine):
-    """A server that has the model. Its name does not identify the weights, so the losses of a fixed
-    text do, which are noted next to the scores."""
+    """An engine that asks a server which has the model.
+
+    The name of the model does not identify its weights. Its losses of a fixed text do, which are
+    noted next to the scores.
+    """
 
     @cached_property
     def scorer(self) -> ServerScorer:
@@ -330,8 +356,8 @@ class ServerEngine(Engine):
         return f"{self.teacher.config.protocol} server: {self.scorer.served.name}"
 
     def check(self) -> None:
-        """Checks that the server reads `teacher.context` tokens, and gives the same losses twice,
-        which differ from token to token.
+        """Checks that the server reads `teacher.context` tokens, and that it computes losses: the
+        same ones when asked twice, which differ from token to token.
 
         Raises: ServerError if not.
         """
@@ -343,16 +369,16 @@ class ServerEngine(Engine):
                 f"{context:,} needs {needed:,}; lower teacher.context, or raise the server's limit"
             )
         first, second = (self._losses_of(PROBE) for _ in range(2))
-        if not difference(first, second) <= TOLERANCE:
+        if not difference(first, second) <= TOLERANCE:  # false for NaN, too
             raise ServerError(
                 f"{self.scorer.url}: gives other losses of the same ids when asked twice"
             )
         losses = first[np.isfinite(first)]
         if len(losses) == 0 or np.ptp(losses) < _LEAST_SPREAD:
-            what = f"the loss {losses[0]:.4g} for every" if len(losses) else "no loss for any"
+            answer = f"the loss {losses[0]:.4g} for every" if len(losses) else "no loss for any"
             raise ServerError(
-                f"{self.scorer.url}: gives {what} token of a text of {len(first)}; it computes no "
-                "log-probabilities of a prompt; use a server or teacher.protocol that does"
+                f"{self.scorer.url}: gives {answer} token of a text of {len(first)}; it computes "
+                "no log-probabilities of a prompt; use a server or teacher.protocol that does"
             )
 
     def load(self) -> ServerScorer:
@@ -361,12 +387,13 @@ class ServerEngine(Engine):
     def guard(self, folder: Path, *, note: bool = False) -> None:
         """Compares the losses of a fixed text with those noted in the folder.
 
+        Args: note: True notes the losses if there is no note.
         Raises: StoreError if they differ by more than rounding.
         """
         path = folder / LOCKS / "probe.json"
         if note and not path.is_file():
-            found = self._losses_of(PROBE).tolist()
-            losses = [round(one, 4) if math.isfinite(one) else None for one in found]
+            exact = self._losses_of(PROBE).tolist()
+            losses = [round(loss, 4) if math.isfinite(loss) else None for loss in exact]
             write_new_json(path, {"text": PROBE, "losses": losses})
         if not path.is_file():
             return
@@ -381,8 +408,11 @@ class ServerEngine(Engine):
             )
 
     def _losses_of(self, text: str) -> NDArray[np.float32]:
-        """Losses of the tokens of a short text, in order."""
+        """The losses of the tokens of a short text, in order."""
         reader = self.teacher.reader
         reader.spans.encode([text])  # raises if it cannot be read
-        found = sorted(self.scorer.score(reader.read([text]).windows), key=lambda one: one[0])
-        return np.concatenate([one.nll if isinstance(one, Scored) else one for _, one in found])
+        windows = dict(self.scorer.score(reader.read([text]).windows))
+        answers = [windows[number] for number in sorted(windows)]
+        return np.concatenate(
+            [answer.nll if isinstance(answer, Scored) else answer for answer in answers]
+        )

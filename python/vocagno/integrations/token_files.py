@@ -1,4 +1,4 @@
-"""Token files of other trainers: the ids of documents, one after the other, and where each ends.
+"""Reads token files of other trainers: the ids of documents, one after the other, and their ends.
 
 Megatron's `.bin` with its `.idx`, datatrove's `.ds` with its `.ds.index`, and `.npy` (NumPy's, or
 the plain ids that OLMo and dolma write under that suffix). Files are memory-mapped.
@@ -17,24 +17,27 @@ from vocagno.errors import InputError
 from vocagno.system.files import digest, refuse_pointers
 
 _HEADER = struct.Struct("<9sQBQQ")
-"""Of Megatron's index: magic, version, code of the type, numbers of sequences and of entries in the
-list of documents. The sequences' lengths (int32), their first bytes in the `.bin` (int64) and the
-list of documents (int64) follow; multimodal files have a mode (int8) for each sequence, too."""
+"""The header of Megatron's index: magic, version, code of the type, number of sequences, number of
+entries in the list of documents.
+
+The sequences' lengths (int32), their first bytes in the `.bin` (int64) and the list of documents
+(int64) follow. Multimodal files have a mode (int8) for each sequence, too.
+"""
 _MAGIC = b"MMIDIDX\x00\x00"
 _VERSION = 1
 _TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-"""Integer types by their codes."""
+"""The integer types by their codes in Megatron's index."""
 _BLOCK = 1 << 20
 _LONGEST = 1 << 27
-"""Most tokens between two separators. More are a sign of a wrong separator."""
+"""The most tokens between two separators; more are a sign of a wrong separator."""
 
 
 class TokenFileError(InputError):
-    """A token file is missing, damaged, or another one than expected."""
+    """A token file is missing, damaged, or not the expected one."""
 
 
 def _megatron_index(path: Path) -> tuple[np.dtype[Any], NDArray[np.int64]]:
-    """The type of the ids, and the (documents,) ends of the documents, in tokens.
+    """Reads Megatron's index. Returns: the type of the ids; (documents,) their ends, in tokens.
 
     Raises: TokenFileError for an index that is truncated or damaged, of another version, or of
         anything but ids in the order of the file.
@@ -81,7 +84,7 @@ _NUMPY = b"\x93NUMPY"
 
 
 class TokenFile:
-    """The documents of a token file, by the places of their tokens in it."""
+    """The ids of a token file, and the places at which its documents begin and end."""
 
     def __init__(
         self,
@@ -94,9 +97,9 @@ class TokenFile:
     ) -> None:
         """Args:
         ids: (num_tokens,) memory-mapped.
-        ends: (documents,) where documents end, in order; the last one is the number of tokens.
+        ends: (documents,) the places after each document; the last one is the number of tokens.
         index: the file that has the ends.
-        eos_id: without `ends`: the id behind which documents end, looked up where needed.
+        eos_id: the id that ends every document, in place of `ends`; it is looked up when needed.
         """
         self.path: Path = path
         self.ids: NDArray[Any] = ids
@@ -114,17 +117,20 @@ class TokenFile:
         return self.path.stat().st_size - self.ids.nbytes
 
     def identity(self) -> dict[str, Any]:
-        """Changes (as JSON) if the tokens or the documents may have changed; names no place."""
-        found: dict[str, Any] = {
+        """Facts, for JSON, that differ if the tokens or the documents may have changed.
+
+        They hold no path: a file may move.
+        """
+        facts: dict[str, Any] = {
             "bytes": self.path.stat().st_size,
             "sample_hash": sample_hash(self.path),
             "dtype": self.ids.dtype.name,
         }
         if self.index is not None:
-            found["index_hash"] = sample_hash(self.index)
+            facts["index_hash"] = sample_hash(self.index)
         if self._eos_id is not None:
-            found["eos_id"] = self._eos_id
-        return found
+            facts["eos_id"] = self._eos_id
+        return facts
 
     def first_start(self, token: int) -> int:
         """The first place from `token` on at which a document begins; `num_tokens` if none does.
@@ -142,20 +148,23 @@ class TokenFile:
                     f"{self.path}: id {self._eos_id} is not in the {_LONGEST:,} tokens after "
                     f"{token:,}; is the end-of-document token (--eos) another one?"
                 )
-            found = np.flatnonzero(self.ids[first : first + _BLOCK] == self._eos_id)
-            if len(found):
-                return first + int(found[0]) + 1
+            places = np.flatnonzero(self.ids[first : first + _BLOCK] == self._eos_id)
+            if len(places):
+                return first + int(places[0]) + 1
         return self.num_tokens
 
     def batches(self, first: int, stop: int, size: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Whole documents between two places at which documents begin, about `size` tokens at a
-        time: the place of the first token, and the boundaries from there, beginning with 0.
+        """Yields the whole documents between two places, about `size` tokens at a time.
+
+        Args: first, stop: places at which documents begin.
+        Yields: the place of the first token, and the boundaries of documents from there, beginning
+            with 0.
         """
         while first < stop:
-            behind = min(self.first_start(min(first + size, stop)), stop)
-            ends = np.unique(self._ends_between(first, behind))
+            end = min(self.first_start(min(first + size, stop)), stop)
+            ends = np.unique(self._ends_between(first, end))  # without empty documents
             yield first, np.concatenate([[0], ends - first])
-            first = behind
+            first = end
 
     def _ends_between(self, first: int, stop: int) -> NDArray[np.int64]:
         """The ends of the documents in `[first, stop)`; a document begins at both places."""
@@ -167,7 +176,7 @@ class TokenFile:
 
 
 def tokens_path(path: Path) -> Path:
-    """The file of ids. Megatron names a pair of `.bin` and `.idx` by the path without suffix."""
+    """The path of the ids in a token file, which Megatron's users name without a suffix."""
     if path.suffix == ".idx":
         return path.with_suffix(".bin")
     pair = path.with_name(f"{path.name}.bin")
@@ -181,13 +190,13 @@ def open_token_file(
     boundaries: Path | None = None,
     dtype: PlainType | None = None,
 ) -> TokenFile:
-    """A token file of any of the formats.
+    """Opens a token file of any of the formats.
 
     Args:
         path: a `.bin`, its `.idx` or both without suffix; a `.ds`; a `.npy`.
         eos_id: `.npy`: the id that ends every document.
         boundaries: `.npy`: a `.npy` of (documents + 1,) places at which documents begin and end,
-            in the place of `eos_id`.
+            instead of `eos_id`.
         dtype: `.npy`: the type of ids in a file without NumPy's header.
     Raises: TokenFileError for another format, and for a file that is missing, truncated, damaged or
         of another type than its index says.
@@ -211,7 +220,7 @@ def open_token_file(
 
 
 def sample_hash(path: Path) -> str:
-    """Hash of a file's size and of 64 pieces of it, 64 KiB each: of all of a file up to 4 MiB.
+    """A hash of a file's size and of 64 pieces of 64 KiB; of all of a file up to 4 MiB.
 
     It tells files apart at once, however large they are. It does not see a change of a few bytes.
     """
@@ -228,27 +237,29 @@ def sample_hash(path: Path) -> str:
 
 
 def blocks_hash(path: Path, first_byte: int, block_bytes: int) -> str:
-    """Hash of all bytes of a file from `first_byte` on, from the hashes of its blocks."""
+    """A hash of all bytes of a file from `first_byte` on, made of the hashes of its blocks."""
     with path.open("rb") as file:
         file.seek(first_byte)
         return digest(*map(digest, iter(lambda: file.read(block_bytes), b"")))
 
 
 def _megatron_file(path: Path) -> TokenFile:
+    """Opens a `.bin` of Megatron by its `.idx`. Raises: TokenFileError if they do not agree."""
     index = path.with_suffix(".idx")
     if not index.is_file():
         raise TokenFileError(f"{index}: the index of {path} does not exist")
     dtype, ends = _megatron_index(index)
-    expected, found = int(ends[-1]) * dtype.itemsize, path.stat().st_size
-    if found != expected:
+    expected, size = int(ends[-1]) * dtype.itemsize, path.stat().st_size
+    if size != expected:
         raise TokenFileError(
-            f"{path}: has {found:,} bytes, but {index.name} says {expected:,} ({int(ends[-1]):,} "
+            f"{path}: has {size:,} bytes, but {index.name} says {expected:,} ({int(ends[-1]):,} "
             f"tokens of {dtype.name}): truncated, or written with another type or another index"
         )
-    return TokenFile(path, _mapped(path, dtype), ends=ends, index=index)
+    return TokenFile(path, _map(path, dtype), ends=ends, index=index)
 
 
 def _datatrove_file(path: Path) -> TokenFile:
+    """Opens a `.ds` of datatrove by its index. Raises: TokenFileError if they do not agree."""
     index = path.with_name(f"{path.name}.index")
     if not index.is_file():
         raise TokenFileError(
@@ -256,22 +267,24 @@ def _datatrove_file(path: Path) -> TokenFile:
         )
     if index.stat().st_size % 8 or not index.stat().st_size:
         raise TokenFileError(f"{index}: truncated, or not an index (8 bytes a document)")
-    ends = _mapped(index, np.dtype("<i8"))
+    ends = _map(index, np.dtype("<i8"))
     if ends[0] < 0 or (ends[1:] < ends[:-1]).any():
         raise TokenFileError(f"{index}: damaged, or not an index: its document ends decrease")
     size = path.stat().st_size
+    # The index does not say the type; datatrove writes two bytes for small vocabularies, else four.
     dtype: np.dtype[Any] = np.dtype("<u2" if size == int(ends[-1]) * 2 else "<u4")
     if size != int(ends[-1]) * dtype.itemsize:
         raise TokenFileError(
             f"{path}: has {size:,} bytes, expected 2 or 4 for each of the {int(ends[-1]):,} tokens "
             f"of {index.name}: truncated, or of another index"
         )
-    return TokenFile(path, _mapped(path, dtype), ends=ends, index=index)
+    return TokenFile(path, _map(path, dtype), ends=ends, index=index)
 
 
 def _numpy_file(
     path: Path, eos_id: int | None, boundaries: Path | None, dtype: PlainType | None
 ) -> TokenFile:
+    """Opens a `.npy`. Raises: TokenFileError for options or boundaries that do not fit it."""
     if (eos_id is None) == (boundaries is None):
         raise TokenFileError(f"{path}: give either --eos or --boundaries, to find its documents")
     with path.open("rb") as file:
@@ -282,7 +295,7 @@ def _numpy_file(
             if has_header
             else f"{path}: without NumPy's header; give --dtype uint16 or uint32"
         )
-    ids = _mapped(path, np.dtype(f"<{np.dtype(dtype).str[1:]}")) if dtype else _numpy_array(path)
+    ids = _map(path, np.dtype(f"<{np.dtype(dtype).str[1:]}")) if dtype else _numpy_array(path)
     if boundaries is None:
         return TokenFile(path, ids, eos_id=eos_id)
     borders = _numpy_array(boundaries).astype(np.int64)
@@ -296,10 +309,7 @@ def _numpy_file(
 
 
 def _numpy_array(path: Path) -> NDArray[Any]:
-    """A memory-mapped `.npy` of (n,) integers.
-
-    Raises: TokenFileError for anything else.
-    """
+    """Memory-maps a `.npy` of (n,) integers. Raises: TokenFileError for anything else."""
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError, SyntaxError) as error:
@@ -311,7 +321,8 @@ def _numpy_array(path: Path) -> NDArray[Any]:
     return array
 
 
-def _mapped(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Memory-maps a file of plain values. Raises: TokenFileError for an empty or truncated one."""
     size = path.stat().st_size
     if not size or size % dtype.itemsize:
         raise TokenFileError(

@@ -1,4 +1,4 @@
-"""Guidance inside `transformers.Trainer`: collators and a subclass, nothing of our loop."""
+"""Guidance inside `transformers.Trainer`: collators, and a subclass that does not touch its loop."""
 
 import inspect
 import warnings
@@ -43,7 +43,7 @@ from vocagno.training.step import GuidedForward
 
 
 class GuidedCollator:
-    """Rows of a `RowStore` to what `GuidedTrainer` takes."""
+    """Makes the batches of `GuidedTrainer` from rows of a `RowStore`."""
 
     def __init__(
         self,
@@ -54,10 +54,12 @@ class GuidedCollator:
         line_ends: NDArray[np.bool_] | None = None,
         targets: BucketTargets | None = None,
     ) -> None:
-        """`scores` of the documents of the rows; None to evaluate, or for `method: cpt`. `seq_len`
-        is that of the rows. `line_ends`: for `window_max_loss`, `TokenSpans.line_ends`
-        of the student. `targets`: for `distill`, with `candidates=True` in `scores`.
-
+        """Args:
+            scores: scores of the documents of the rows; None to evaluate, or for `method: cpt`.
+            seq_len: the `seq_len` of the rows.
+            line_ends: `TokenSpans.line_ends` of the student, for `window_max_loss`.
+            targets: the buckets of both vocabularies, for `distill`, which also needs
+                `candidates=True` in `scores`.
         Raises: StoreError if less than `guidance.min_coverage` of the rows' tokens are in documents
             with scores.
         """
@@ -69,17 +71,23 @@ class GuidedCollator:
         self._guidance = as_naive(guidance) if is_naive else guidance
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
-        """input_ids, labels (already shifted: `labels[:, i]` follows `input_ids[:, i]`) and
-        teacher_loss, (B, T) each; what else the guidance needs; `num_kept`, how many tokens will be
-        kept (at most, where the losses decide); and `facts`, which are no input of the model."""
+        """Makes a batch: the inputs of the model, and `facts`, which the trainer takes out.
+
+        The inputs are `input_ids`, `labels` (already shifted: `labels[:, i]` follows
+        `input_ids[:, i]`) and `teacher_loss`, (B, T) each; the other tensors that the guidance
+        needs; and `num_kept`, the number of tokens that will be kept (the most, if that depends on
+        the losses).
+        """
         batch = self._collator(list(rows))
         facts = BatchFacts(self._guidance, batch.counts)
-        given = batch.inputs() | {"num_kept": batch.counts.kept, "facts": facts}
-        return given | ({"is_naive": True} if self._collator.scores is None else {})
+        inputs = batch.inputs() | {"num_kept": batch.counts.kept, "facts": facts}
+        if self._collator.scores is None:
+            inputs["is_naive"] = True
+        return inputs
 
 
 class DataCollatorWithTeacherLoss:
-    """Pads the columns of `add_teacher_loss` to what `GuidedTrainer` takes."""
+    """Makes the batches of `GuidedTrainer` from examples with the columns of `add_teacher_loss`."""
 
     def __init__(
         self,
@@ -88,9 +96,10 @@ class DataCollatorWithTeacherLoss:
         pad_to_multiple_of: int | None = None,
         targets: BucketTargets | None = None,
     ) -> None:
-        """`guidance`: that of the columns. `pad_to_multiple_of`: tokens of a padded example.
-        `targets`: for `distill`, those that the columns were made with.
-
+        """Args:
+            guidance: the guidance of the columns.
+            pad_to_multiple_of: the number of tokens of a padded example is a multiple of this.
+            targets: the targets that the columns were made with, for `distill`.
         Raises: ConfigError for `distill` without `targets`.
         """
         self._guidance: GuidanceConfig = guidance or GuidanceConfig()
@@ -100,24 +109,25 @@ class DataCollatorWithTeacherLoss:
         self._multiple: int = pad_to_multiple_of or 1
 
     def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """As `GuidedCollator`, of examples that are not packed.
+        """Pads examples to a batch with the inputs and `facts` of `GuidedCollator`.
 
         Raises: ValueError for examples without the columns that the guidance needs; ConfigError
             for columns of other guidance, or of several student tokenizers.
         """
         names = _columns_for(self._guidance)
-        if missing := [name for name in names if any(one.get(name) is None for one in examples)]:
+        missing = [name for name in names if any(example.get(name) is None for example in examples)]
+        if missing:
             raise ValueError(
                 f"examples without {', '.join(missing)}: make the columns by add_teacher_loss with "
                 "this guidance, and let the trainer keep them (remove_unused_columns=False)"
             )
         students = set()
         if self._guidance.needs_teacher:
-            made = {example["made_for"] for example in examples}
-            students = {check_columns(one, self._guidance, self._table) for one in made}
+            origins = {example["made_for"] for example in examples}
+            students = {check_columns(origin, self._guidance, self._table) for origin in origins}
         if len(students) > 1:
             raise ConfigError("columns of several student tokenizers: make all of them with one")
-        # One place is gone after the shift.
+        # The shift removes one place; the number of those that are left is the multiple.
         longest = max(2, *(len(example["input_ids"]) for example in examples)) - 1
         width = -(-longest // self._multiple) * self._multiple + 1
         tensors: dict[str, Any] = {}
@@ -135,8 +145,9 @@ class DataCollatorWithTeacherLoss:
         if self._table is not None and "candidates" in tensors:
             tensors["members_before"] = self._table.before(tensors["candidates"])
             tensors["bucket_key"] = self._table.key
-        nothing = np.zeros(len(TokenCounts._fields), np.int64)
-        total = sum((np.asarray(one.get("token_counts", nothing)) for one in examples), nothing)
+        total = nothing = np.zeros(len(TokenCounts._fields), np.int64)
+        for example in examples:
+            total = total + np.asarray(example.get("token_counts", nothing))
         counts = TokenCounts(*total.tolist())._replace(
             predicted=int((tensors["labels"] != IGNORED).sum()),
             kept=num_kept,
@@ -152,11 +163,11 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
 
     Another trainer becomes guided by both as bases: `class Guided(GuidedTrainer, SFTTrainer)`.
 
-    The model stays what it is: it is saved, loaded, copied and generates as ever. Given a
-    `teacher_loss`, its forward pass gives a `StudentOutput` instead of logits. A step's loss is
-    divided by one count over all its micro-batches and processes. With the loss of training it
-    logs how many tokens are kept and covered by the teacher, and the threshold, and warns of what
-    is unusual there, as `train.py` does.
+    The model stays what it is: it is saved, loaded and copied, and generates, without a change. If
+    it gets a `teacher_loss`, its forward pass returns a `StudentOutput` instead of logits. A step's
+    loss is divided by one count over all its micro-batches and processes. With the loss of training
+    the trainer logs the shares of the tokens that are kept and that the teacher covers, and the
+    threshold, and warns if they are unusual (`training.monitoring.Warnings`).
     """
 
     _signature_columns: Any
@@ -169,10 +180,12 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         targets: BucketTargets | None = None,
         **options: Any,
     ) -> None:
-        """Args: as the trainer, but without `model_init`; with a `GuidedCollator` or a
-            `DataCollatorWithTeacherLoss` as `data_collator`. `targets`: for `distill`, those of the
-            collator. Warns of a model whose weights that train are 16-bit.
+        """Guides the forward pass of the model. Warns if weights that train are 16-bit.
 
+        Args:
+            model, arguments, options: the arguments of the trainer, without `model_init`;
+                `data_collator` is a `GuidedCollator` or a `DataCollatorWithTeacherLoss`.
+            targets: the targets of the collator, for `distill`.
         Raises: UnsupportedModelError if the logits of the model are not understood; ValueError for
             one process with several GPUs, for Apple's GPU, for a stream that one process reads for
             all, and for options of a loss or of logits, which the trainer would ignore.
@@ -193,25 +206,25 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         self._counts: TokenCounts | None = None  # since the last log, as the sums
         self._has_seen_scores = False
         self._warnings: Warnings | None = None  # of the run, whose length is known once it trains
-        for name, why in _UNSUPPORTED.items():
+        for name, reason in _UNSUPPORTED.items():
             if getattr(self, name) is not None:
-                raise ValueError(f"{name}: not supported by a guided trainer; {why}")
+                raise ValueError(f"{name}: not supported by a guided trainer; {reason}")
         validation = self.eval_dataset
-        several = validation.values() if isinstance(validation, dict) else [validation]
-        for dataset in (self.train_dataset, *several):
+        held_out = validation.values() if isinstance(validation, dict) else [validation]
+        for dataset in (self.train_dataset, *held_out):
             self._check_stream(dataset)
-        self._look_at_weights()
+        self._warn_of_short_weights()
         # Weights of several types may need autocast to be multiplied (axolotl's norms are float32).
-        types = {one.dtype for one in self.model.parameters() if one.is_floating_point()}
+        types = {weight.dtype for weight in self.model.parameters() if weight.is_floating_point()}
         with self.accelerator.autocast() if len(types) > 1 else nullcontext():
             self.model.forward = _guided_forward(self.model, guidance, targets)
 
-    def _look_at_weights(self) -> None:
-        """Warns of 16-bit weights, of which small steps are lost to rounding."""
+    def _warn_of_short_weights(self) -> None:
+        """Warns if weights that train are 16-bit: small steps are lost to their rounding."""
         is_sharded = self.is_fsdp_enabled and self.accelerator.mixed_precision != "no"
         if is_sharded or self.is_deepspeed_enabled:
             return  # these keep float32 weights themselves
-        types = {str(one.dtype) for one in self.model.parameters() if one.requires_grad}
+        types = {str(weight.dtype) for weight in self.model.parameters() if weight.requires_grad}
         if short := types & {"torch.bfloat16", "torch.float16"}:
             warnings.warn(
                 f"model: weights that train are {' and '.join(sorted(short))}: updates smaller "
@@ -221,7 +234,10 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
             )
 
     def _check_stream(self, dataset: Any) -> None:
-        """Rejects batches that Accelerate would join and cut: their counts are of one batch."""
+        """Refuses a stream whose batches Accelerate would join and divide among the processes.
+
+        The counts of a batch are those of its own tokens. Raises: ValueError.
+        """
         dispatch = self.accelerator.dispatch_batches
         is_dispatched = isinstance(dataset, IterableDataset) if dispatch is None else dispatch
         if is_dispatched and self.accelerator.num_processes > 1:
@@ -231,12 +247,13 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
             )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """As the trainer's, of a dataset that is given later, too."""
+        """The trainer's data loader; a dataset that was unknown until now is checked first."""
         if eval_dataset is not None and not isinstance(eval_dataset, str):
             self._check_stream(eval_dataset)
         return super().get_eval_dataloader(eval_dataset)
 
     def _set_signature_columns_if_needed(self) -> None:
+        """Keeps the guided columns, which no argument of the model's forward pass names."""
         super()._set_signature_columns_if_needed()
         names = [*self._signature_columns, *OF_TOKENS, *OF_EXAMPLES]
         self._signature_columns = list(dict.fromkeys(names))
@@ -244,18 +261,22 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device
     ) -> tuple[list[Any], Tensor]:
-        """The micro-batches of a step, and the count that its loss is divided by, on the device.
+        """The micro-batches of a step, and the count by which its loss is divided, on the device.
 
         Raises: ConfigError for batches that were made for other guidance.
         """
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        counts = [self._checked(batch).counts for batch in batches]
+        counts = [self._facts(batch).counts for batch in batches]
         is_mean_of_all = self._method.guidance.normalize == "tokens"
-        count = sum(one.predicted if is_mean_of_all else one.kept for one in counts)
+        count = sum(counted.predicted if is_mean_of_all else counted.kept for counted in counts)
         return batches, self.accelerator.reduce(torch.full((), count, device=device))
 
-    def _checked(self, batch: Mapping[str, Any]) -> BatchFacts:
-        """What the host knows of a batch that is to be trained on."""
+    def _facts(self, batch: Mapping[str, Any]) -> BatchFacts:
+        """The facts that a collator put into a batch, after checking that they fit the trainer.
+
+        Raises: InputError for a batch without them; ConfigError for one made for other guidance or
+            with another tokenizer.
+        """
         facts: BatchFacts | None = batch.get("facts")
         if facts is None:
             raise InputError(
@@ -283,8 +304,11 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The loss of a micro-batch, scaled so that the gradients of all add up to the step's; in
-        evaluation the mean over the predicted tokens of a batch (the Trainer averages batches)."""
+        """The loss of a micro-batch, scaled so that the gradients of all add up to the step's.
+
+        In evaluation it is the mean over the predicted tokens of a batch; the Trainer averages the
+        batches.
+        """
         facts: BatchFacts | None = inputs.pop("facts", None)
         output: StudentOutput = model(**inputs)
         if model.training:
@@ -297,18 +321,21 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
             loss = output.nll_BT.sum() / (inputs["labels"] >= 0).sum().clamp_min(1)
         return (loss, (loss,)) if return_outputs else loss
 
-    def log(self, logs: dict[str, float], *more: Any, **named: Any) -> None:
-        """As the trainer's. What is logged of training includes the tokens that were trained on
-        since the last time, of all processes.
+    def log(self, logs: dict[str, float], *arguments: Any, **named: Any) -> None:
+        """Logs the values of the trainer; with a loss of training, also those of its tokens.
 
-        Raises: GuidanceError as `check_coverage`, after the logging.
+        The tokens are those of all processes since the last time.
+
+        Raises: GuidanceError if the teacher covers too few tokens (`check_coverage`), after the
+            logging.
         """
         counts = None
         if self._counts is not None and not logs.keys().isdisjoint(("loss", "train_loss")):
-            own = torch.tensor(self._counts, dtype=torch.float64, device=self._sums.device)
-            totals = self.accelerator.reduce(torch.cat([self._sums, own])).tolist()
-            sums = LossSums(*totals[: -len(own)])
-            counts = TokenCounts(*map(int, totals[-len(own) :]))
+            # As float64 the counts travel with the sums; it holds whole numbers up to 2**53.
+            local = torch.tensor(self._counts, dtype=torch.float64, device=self._sums.device)
+            totals = self.accelerator.reduce(torch.cat([self._sums, local])).tolist()
+            sums = LossSums(*totals[: -len(local)])
+            counts = TokenCounts(*map(int, totals[-len(local) :]))
             self._counts = None
             self._sums.zero_()
             entry = token_entry(f"step {self.state.global_step}", self._method, sums, counts)
@@ -321,7 +348,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
             for name in ("loss", "tokens", "unmapped"):  # the loss is that of all tokens
                 entry.pop(name, None)
             logs |= entry
-        super().log(logs, *more, **named)
+        super().log(logs, *arguments, **named)
         if counts is not None:
             if self._has_seen_scores:  # a few steps may be of a document without scores
                 counts = counts._replace(missing=0)
@@ -337,7 +364,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
 
 
 def _columns_for(guidance: GuidanceConfig) -> list[str]:
-    """The columns that examples must have; which method made them is in `made_for`."""
+    """The columns that examples must have for a guidance, in alphabetical order."""
     is_needed = {
         "groups": guidance.needs_groups,
         "weight": guidance.window_max_loss is not None,
@@ -361,8 +388,11 @@ _UNSUPPORTED = {
 
 
 def _check_arguments(arguments: Any) -> None:
-    """Raises: ValueError for arguments that a guided trainer would ignore, for several GPUs, and
-    for Apple's."""
+    """Checks the arguments of the trainer.
+
+    Raises: ValueError for arguments that a guided trainer would ignore, for several GPUs in one
+        process, and for Apple's GPU.
+    """
     if arguments.device.type == "mps":
         raise ValueError("Apple's GPU has no float64, which sums of losses need: set use_cpu=True")
     if arguments.n_gpu > 1:
@@ -383,13 +413,13 @@ def _check_arguments(arguments: Any) -> None:
 def _guided_forward(
     model: Any, guidance: GuidanceConfig, targets: BucketTargets | None
 ) -> MethodType:
-    """The forward pass of a model, guided where a teacher's loss is given.
+    """Makes a forward pass of a model that is guided if it gets a teacher's loss.
 
-    Bound to the model, and it refers to no other, so that a copy of the model gets its own.
+    It is bound to the model and refers to no other, so that a copy of the model gets its own.
     """
     guided = GuidedForward(without_wrapper(model), guidance, targets)
     usual = model.forward
-    function = getattr(usual, "__func__", None)  # None where another library has put a closure
+    function = getattr(usual, "__func__", None)  # None if another library has put a closure
 
     def forward(self: Any, *inputs: Any, teacher_loss: Tensor | None = None, **named: Any) -> Any:
         if teacher_loss is not None:
@@ -397,8 +427,9 @@ def _guided_forward(
         return function(self, *inputs, **named) if function else usual(*inputs, **named)
 
     # `generate` gives only the inputs that it finds here.
-    asked = inspect.signature(usual)
-    inputs = [value for name, value in asked.parameters.items() if name != "self"]
-    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    forward.__signature__ = asked.replace(parameters=[own, *inputs])  # type: ignore[attr-defined]
+    signature = inspect.signature(usual)
+    inputs = [value for name, value in signature.parameters.items() if name != "self"]
+    of_self = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    signature = signature.replace(parameters=[of_self, *inputs])
+    forward.__signature__ = signature  # type: ignore[attr-defined]
     return MethodType(forward, model)

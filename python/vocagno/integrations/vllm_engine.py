@@ -21,27 +21,30 @@ from vocagno.teacher.scoring import Engine
 from vocagno.teacher.windows import Window, losses_of, requesting
 
 ROOM = 2
-"""Tokens that vLLM needs besides `teacher.context`: a window's last token, which our own scorer
-does not read, and one to generate, because it generates at least one."""
+"""The number of tokens that vLLM needs besides `teacher.context`.
+
+They are a window's last token, which our own scorer does not read, and one to generate, because it
+generates at least one.
+"""
 _SEQUENCES = 256
-"""Windows that vLLM computes at a time, at most."""
+"""The most windows that vLLM computes at a time."""
 _PASSES = 32
-"""Forward passes between two reports of progress."""
+"""The number of forward passes between two reports of progress."""
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, which SIGTERM can stop
     "VLLM_LOGGING_LEVEL": "ERROR",  # it warns of the tokenizer that it need not have
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # stdout is for results
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""Variables of vLLM, set unless the user has set them."""
+"""Environment variables of vLLM, which are set unless the user has set them."""
 
 
 class VllmError(InputError):
-    """vLLM gives other log-probabilities than those that it was asked for."""
+    """vLLM gave log-probabilities of other tokens than it was asked for."""
 
 
 class VllmEngine(Engine):
-    """vLLM in this process, on its first device."""
+    """An engine that runs vLLM in this process, on its first device."""
 
     def check(self) -> None:
         """Checks that vLLM is installed and that the model can read `teacher.context` with it.
@@ -69,18 +72,18 @@ class VllmEngine(Engine):
             )
 
     def load(self) -> "VllmScorer":
-        """The model on its device. Raises: ConfigError as `VllmScorer`."""
-        given = self.teacher.spans.vocabulary_size, self.teacher.device
-        return VllmScorer(self.teacher.config, *given)
+        """Loads the model on its device. Raises: ConfigError if vLLM cannot load it."""
+        teacher = self.teacher
+        return VllmScorer(teacher.config, teacher.spans.vocabulary_size, teacher.device)
 
 
 class VllmScorer:
-    """A `Scorer` of vLLM in this process."""
+    """A `Scorer` that runs vLLM in this process."""
 
     def __init__(self, config: TeacherConfig, vocabulary_size: int, device: torch.device) -> None:
         """Loads the model, from safetensors only.
 
-        Args: vocabulary_size: of the teacher's tokenizer.
+        Args: vocabulary_size: the number of ids of the teacher's tokenizer.
         Raises: ConfigError if vLLM cannot load the model, or the tokenizer has more ids.
         """
         rows = teacher_settings(config).get_text_config().vocab_size
@@ -136,20 +139,20 @@ class VllmScorer:
 
 
 def _losses(
-    window: Window, found: Any, candidates: int, num_ids: int
+    window: Window, flat: Any, candidates: int, num_ids: int
 ) -> NDArray[np.float32] | Scored:
-    """The requested losses from vLLM's `FlatLogprobs`, as `losses_of`, and the candidates as
-    `given_candidates`.
+    """The requested losses of a window, and the candidates if there are any.
 
+    Args: flat: vLLM's `FlatLogprobs` of the window.
     Raises: VllmError if they are not those of the ids in the window.
     """
-    starts, ends = (np.array(getattr(found, f"{end}_indices", ())) for end in ("start", "end"))
+    starts, ends = (np.array(getattr(flat, f"{end}_indices", ())) for end in ("start", "end"))
     # The first token has no log-probability; each other one has its own, then the candidates'.
-    is_one = len(starts) == len(window.ids) and bool((ends - starts == 1 + candidates)[1:].all())
-    if is_one:
+    is_same = len(starts) == len(window.ids) and bool((ends - starts == 1 + candidates)[1:].all())
+    if is_same:
         rows = starts[1:]
-        is_one = np.array_equal(np.array(found.token_ids)[rows], window.ids[1:])
-    if not is_one:
+        is_same = np.array_equal(np.array(flat.token_ids)[rows], window.ids[1:])
+    if not is_same:
         raise VllmError(
             "teacher.engine: vllm gives log-probabilities of other tokens than it was asked for; "
             "use teacher.engine: transformers"
@@ -159,9 +162,9 @@ def _losses(
         return VllmError(f"teacher.engine: vllm {words}")
 
     places = rows[window.asked_from - 1 :, None] + np.arange(1 + candidates)
-    log_p = np.array(found.logprobs, np.float64)[places]
+    log_p = np.array(flat.logprobs, np.float64)[places]
     losses = losses_of(log_p[:, 0], error)
     if not candidates:
         return losses
-    ids = np.array(found.token_ids, np.int64)[places]
+    ids = np.array(flat.token_ids, np.int64)[places]
     return Scored(losses, *given_candidates(ids, log_p, candidates, num_ids, error))

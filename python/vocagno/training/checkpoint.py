@@ -33,12 +33,15 @@ class Checkpoints:
     keep: int
 
     def clean(self) -> None:
-        """Removes what a killed run had begun to write, or to remove; for one process."""
+        """Removes what a killed run had begun to write or to remove. One process calls it."""
         for folder in self.folder.glob("step_*.tmp"):
             shutil.rmtree(folder)
 
     def save(self, step: int) -> None:
-        """Saves all processes' state; the folder gets its name once everything in it is on disk."""
+        """Saves the state of all processes, and removes the oldest checkpoints beyond `keep`.
+
+        The folder gets its name once everything in it is on disk.
+        """
         accelerator, final = self.accelerator, self.folder / f"step_{step}"
         temporary = self.folder / f"step_{step}.tmp"
         if accelerator.is_main_process:
@@ -46,19 +49,20 @@ class Checkpoints:
                 discard_folder(final)
             temporary.mkdir(parents=True)
         accelerator.wait_for_everyone()
-        with written_whole(temporary), _silent_about_tied_weights():
+        with written_whole(temporary), _mute_tied_weights():
             accelerator.save_state(str(temporary))
             state = temporary / f"process_{accelerator.process_index}.json"
             write_json(state, self._process_state())
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
+            # The new one first: at any time a killed run has a whole checkpoint.
             publish_folder(temporary, final)
             for old in sorted(saved_steps(self.folder))[: -self.keep]:
                 discard_folder(self.folder / f"step_{old}")
         accelerator.wait_for_everyone()
 
     def load(self, step: int) -> None:
-        """Restores the state after a step. Raises: StoreError if it is not as it was saved."""
+        """Restores the state after a step. Raises: StoreError if it is not what was saved."""
         folder = self.folder / f"step_{step}"
         try:
             self.accelerator.load_state(str(folder))  # strict: all weights, and no others
@@ -79,6 +83,7 @@ class Checkpoints:
             raise StoreError(f"{folder}: the random state could not be restored from it")
 
     def _process_state(self) -> dict[str, Any]:
+        """The number of processes and a hash of torch's random state, to compare after loading."""
         state = torch.get_rng_state().numpy().tobytes()
         return {
             "num_processes": self.accelerator.num_processes,
@@ -87,7 +92,7 @@ class Checkpoints:
 
 
 def latest_step(folder: Path) -> int:
-    """The step of the last whole checkpoint in a folder; 0 without one."""
+    """The step of the last whole checkpoint in a folder; 0 if there is none."""
     return max(saved_steps(folder), default=0)
 
 
@@ -98,8 +103,8 @@ def saved_steps(folder: Path) -> list[int]:
 
 
 @contextmanager
-def _silent_about_tied_weights() -> Iterator[None]:
-    """Accelerate warns at each checkpoint that a tied head is saved once, with the embeddings."""
+def _mute_tied_weights() -> Iterator[None]:
+    """Mutes Accelerate's warning, at each checkpoint, that a tied head is saved only once."""
 
     def matters(record: logging.LogRecord) -> bool:
         return "Removed shared tensor" not in record.getMessage()
@@ -114,8 +119,10 @@ def _silent_about_tied_weights() -> Iterator[None]:
 
 @contextmanager
 def written_whole(folder: Path) -> Iterator[None]:
-    """Removes a folder that could not be written to its end. Raises: StoreError for what a full
-    disk makes of torch's and safetensors' writers."""
+    """Removes a folder if the block that writes it fails.
+
+    Raises: StoreError for the errors that torch's and safetensors' writers raise on a full disk.
+    """
     from safetensors import SafetensorError
 
     try:
@@ -132,7 +139,7 @@ def written_whole(folder: Path) -> Iterator[None]:
 
 
 def discard_folder(folder: Path) -> None:
-    """Removes a folder; a part of it never stands under its name."""
+    """Removes a folder. It loses its name first, so that no part of it passes for the whole."""
     doomed = folder.with_name(f"{folder.name}.old.tmp")
     folder.rename(doomed)
     shutil.rmtree(doomed)
@@ -152,16 +159,19 @@ def publish_folder(temporary: Path, final: Path) -> None:
 
 
 class MetricsLog:
-    """`metrics.jsonl`: one JSON object a line, none after the step that the run resumed from, and
-    none at all in a run that begins again."""
+    """The log `metrics.jsonl` of a run: one JSON object a line.
+
+    Opening it removes the lines after the step that the run resumes from; all of them if it begins
+    again.
+    """
 
     def __init__(self, path: Path, resumed_step: int) -> None:
         self.path = path
         self._waiting: list[str] = []
         self.last_loss: float | None = None
-        """Of the last window before that step."""
+        """The mean loss of the last window before that step; None if there is none."""
         self.evaluated_step: int = 0
-        """The last step of whose student benchmarks were asked."""
+        """The last step after which the benchmarks were run; 0 if they were not."""
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         kept = [line for line in lines if resumed_step and _step_of(line) <= resumed_step]
         for entry in map(json.loads, kept):
@@ -173,8 +183,10 @@ class MetricsLog:
                 file.writelines(kept)
 
     def write(self, entry: dict[str, Any]) -> None:
-        """Appends one line, flushed, so that a killed run keeps it. One of step 0 waits for the
-        next: a run that fails in its first step has no log."""
+        """Appends one line and closes the file, so that a killed run keeps it.
+
+        A line of step 0 waits for the next one: a run that fails in its first step has no log.
+        """
         self._waiting.append(json.dumps(entry) + "\n")
         if entry["step"] == 0:
             return
@@ -185,7 +197,7 @@ class MetricsLog:
 
 
 def _step_of(line: bytes) -> float:
-    """The step of a line; a line truncated by a kill belongs to no step."""
+    """The step of a line; infinity for a line truncated by a kill, which belongs to no step."""
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
@@ -193,8 +205,11 @@ def _step_of(line: bytes) -> float:
 
 
 def model_card(output: Path) -> str:
-    """A page in Markdown, with the metadata of the Hugging Face hub on top, of the run in a folder:
-    from its `config.yaml`, `materials.json` (hashes) and `metrics.jsonl` (the last losses)."""
+    """The README of a trained model, in Markdown with the metadata of the Hugging Face hub on top.
+
+    It is made from the files in the folder of the run: `config.yaml`, `materials.json` (hashes) and
+    `metrics.jsonl` (the last losses).
+    """
     resolved = (output / "config.yaml").read_text("utf-8")
     materials = json.loads((output / "materials.json").read_bytes())
     last: dict[str, Any] = {}
@@ -206,8 +221,9 @@ def model_card(output: Path) -> str:
     if isinstance(data["train"], dict):
         trained_on = ", ".join(f"`{name}` ({weight:g})" for name, weight in data["train"].items())
     student, teacher = options["student"]["model"], options["teacher"]
-    teachers = [teacher["model"] or teacher["scores"]]
-    teachers += [one["scores"] for one in teacher["also"] or []]
+    names = [teacher["model"] or teacher["scores"]]
+    names += [also["scores"] for also in teacher["also"] or []]
+    teachers = [f"`{name}`" for name in names]
     guidance = GuidanceConfig(**options["guidance"])
     method = method_of(guidance)
     # A hub takes only names of its models.
@@ -216,7 +232,7 @@ def model_card(output: Path) -> str:
     facts = {
         "method": f"`{guidance.method}`",
         "student": "new" if student is None else f"`{student}`",
-        "teacher": ", ".join(f"`{one}`" for one in teachers) if guidance.needs_teacher else "none",
+        "teacher": ", ".join(teachers) if guidance.needs_teacher else "none",
         "trained on": trained_on,
         "steps": f"{train['steps']:,} of {train['global_batch']} rows of "
         f"{data['seq_len']:,} tokens",
@@ -233,7 +249,7 @@ def model_card(output: Path) -> str:
 
 
 _MEASURED = {"loss": "loss, the last window", "validation_loss": "held-out loss"}
-"""Names of values in `metrics.jsonl`, in nats a token."""
+"""The rows of the card for losses of `metrics.jsonl`, which are in nats a token."""
 
 _CARD = """# Trained by vocagno {version}
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vocagno.training.inputs import Inputs
 
 _KEPT = "config.yaml"
-"""The whole configuration, in the output folder."""
+"""The file in the output folder that holds the whole configuration."""
 
 _MAY_CHANGE = {
     "data": {"cache", "max_refused", "num_workers", "rows"},
@@ -44,7 +44,8 @@ def add_options(parser: Any) -> None:
     """Adds the options of a run to a parser."""
     parser.add_argument("--config", action="config", help="YAML file; later options override it")
     parser.add_class_arguments(Config, fail_untyped=True)
-    # A rule that replaces null would stay when another rule or method is named.
+    # `GuidanceConfig` replaces null by what the rule or method wants. As a default of the parser
+    # such a value would stay when another rule or method is named.
     as_written = {f"guidance.{field.name}": field.default for field in fields(GuidanceConfig)}
     parser.set_defaults(as_written)
 
@@ -61,25 +62,31 @@ def add_command(parser: Any) -> None:
 
 
 def parse(arguments: Sequence[str]) -> Config:
-    """The configuration in a command line. Raises: as `read_arguments`."""
+    """The configuration in a command line.
+
+    Raises: ConfigError for an option that is unknown, missing or wrong (`read_arguments`).
+    """
     return as_config(read_arguments(_parser_of_files(), arguments))
 
 
 @cache
 def _parser_of_files() -> Any:
-    """One for all configurations of a process: making it takes longer than reading with it."""
+    """The parser of all configurations of a process: making it takes longer than using it."""
     parser = new_parser(prog="vocagno train")
     add_options(parser)
     return parser
 
 
 def as_config(options: Any) -> Config:
-    """The configuration in the options of `add_options`."""
+    """The configuration that the parsed options of `add_options` make."""
     return Config(**{field.name: options[field.name] for field in fields(Config)})
 
 
 def kept_config(output: Path) -> Config:
-    """The configuration of the run in a folder. Raises: InputError; ConfigError for a wrong one."""
+    """The configuration of the run in a folder.
+
+    Raises: InputError if the folder holds no run; ConfigError for a configuration that is wrong.
+    """
     kept = output / _KEPT
     if not kept.is_file():
         raise InputError(f"{output}: no {_KEPT}; expected the `output` of a run")
@@ -90,7 +97,7 @@ def kept_config(output: Path) -> Config:
 
 
 def check_same_run(config: Config) -> bool:
-    """Whether a run was begun in the output folder. Raises: ConfigError if it is another one."""
+    """True if this run was begun in the output folder. Raises: ConfigError if another run was."""
     if not (config.output / _KEPT).is_file() or not is_begun(config.output):
         return False
     now, before = config.as_options(), kept_config(config.output).as_options()
@@ -109,9 +116,11 @@ def check_same_run(config: Config) -> bool:
 
 
 def _as_compared(name: str, value: Any) -> Any:
-    """An option in the form in which two runs are compared: which rows a step reads depends on the
-    order of the corpora, and the stores of further teachers may have moved (`keep_inputs` compares
-    their content)."""
+    """The form of an option's value that must be equal in a resumed run.
+
+    The order of the corpora counts, because it decides which rows a step reads. The stores of
+    further teachers may have moved (`keep_inputs` compares their content).
+    """
     if name == "data.train" and isinstance(value, dict):
         return list(value.items())
     if name == "teacher.also" and value:
@@ -120,7 +129,11 @@ def _as_compared(name: str, value: Any) -> Any:
 
 
 def keep_config(config: Config, *, write: bool) -> None:
-    """Writes the configuration to the output folder. Raises: as `check_same_run`."""
+    """Writes the configuration to the output folder, unless this run was begun in it.
+
+    Args: write: False on all processes but one; these only check.
+    Raises: ConfigError if another run was begun in the folder.
+    """
     if not check_same_run(config) and write:
         text = yaml.safe_dump(_plain(asdict(config)), allow_unicode=True, sort_keys=False)
         with appearing(config.output / _KEPT) as file:
@@ -128,16 +141,19 @@ def keep_config(config: Config, *, write: bool) -> None:
 
 
 def keep_inputs(config: Config, inputs: "Inputs", *, write: bool) -> None:
-    """Writes the identities of text, tokenizers and teacher to the output folder. Raises:
-    ConfigError if the run there was begun with others under the same names."""
+    """Writes the identities of text, tokenizers and teacher to the output folder.
+
+    Args: write: False on all processes but one; these only check.
+    Raises: ConfigError if the run there was begun with other inputs under the same names.
+    """
     path = config.output / "materials.json"
     now = inputs.made_from()
     if path.is_file() and is_begun(config.output):
         before = json.loads(path.read_bytes())
         for name, values in now.items():
-            known = before.get(name, {})
-            for key in {**known, **values}:
-                if known.get(key) != values.get(key):
+            old_values = before.get(name, {})
+            for key in {**old_values, **values}:
+                if old_values.get(key) != values.get(key):
                     raise ConfigError(
                         f"output: the run in {config.output} was made with another "
                         f"{key.replace('_', ' ')} of the {name}; choose another `output`, or "
@@ -148,12 +164,12 @@ def keep_inputs(config: Config, inputs: "Inputs", *, write: bool) -> None:
 
 
 def is_begun(output: Path) -> bool:
-    """Whether a run has come as far as its first step, and not failed before."""
+    """True if a run in the folder has come as far as its first step, and did not fail before."""
     return any((output / name).exists() for name in ("metrics.jsonl", "checkpoints", "final"))
 
 
 def _plain(value: Any) -> Any:
-    """A value as YAML has it: paths as text, tuples as lists."""
+    """A value made of the types of YAML: paths become text, tuples become lists."""
     if isinstance(value, Mapping):
         return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, tuple | list):

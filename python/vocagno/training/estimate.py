@@ -1,4 +1,4 @@
-"""What scoring and a run take, from a sample of the text and a short burst."""
+"""Estimates what scoring and a run take, from a sample of the text and a short burst of work."""
 
 import json
 import math
@@ -31,12 +31,12 @@ from vocagno.training.loop import Training
 
 DEVICES = (1, 8, 64)
 SHARDS = 16
-"""Evenly spaced shards that a sample is drawn from."""
+"""The most shards, evenly spaced, from which a sample is taken."""
 _SAMPLE_BYTES = 2_000_000
 _SECONDS = 20.0
-"""After how long no further part of a measured burst begins."""
+"""Seconds after which no further part of a measured burst begins."""
 _MICRO_BATCHES = 4
-"""Most micro-batches of a step of the burst on an accelerator; one on a CPU."""
+"""The most micro-batches in a step of the burst on an accelerator; a CPU takes one."""
 _BYTES_A_TOKEN = 4
 
 
@@ -49,31 +49,39 @@ class CorpusSample:
         self.texts: list[str] = []
         self.prompt_bytes: list[int] = []
         self.shards: list[int] = []
-        """Number of each document's shard, among those that were read."""
+        """The number of each document's shard, among the shards that were read."""
         count = min(SHARDS, len(corpus.shards))
         for number in range(count):
-            found = corpus.read(corpus.shards[number * len(corpus.shards) // count])
-            ends = np.cumsum([len(text.encode()) for text in found.texts])
+            documents = corpus.read(corpus.shards[number * len(corpus.shards) // count])
+            ends = np.cumsum([len(text.encode()) for text in documents.texts])
             end = max(1, int(np.searchsorted(ends, _SAMPLE_BYTES / count, side="right")))
-            self.texts += found.texts[:end]
-            self.prompt_bytes += found.prompt_bytes[:end]
-            self.shards += [number] * len(found.texts[:end])
+            self.texts += documents.texts[:end]
+            self.prompt_bytes += documents.prompt_bytes[:end]
+            self.shards += [number] * len(documents.texts[:end])
 
     def tokens(self, spans: TokenSpans) -> tuple[int, float, TokenizedTexts]:
-        """Tokens of the corpus, a ratio estimate; its standard error, from the spread over the
-        shards; and the tokens of the sample."""
+        """Estimates the tokens of the corpus from the ratio of tokens to bytes in the sample.
+
+        Returns: the estimate; its standard error, from the spread over the shards; the tokens of
+            the sample.
+        """
         encoded, _ = spans.try_encode(self.texts)
         counts = np.bincount(self.shards, np.diff(encoded.cu_seqlens))
         sizes = np.bincount(self.shards, [len(text.encode()) for text in self.texts])
-        read, whole, number = max(1, sizes.sum()), max(1, self.corpus.text_bytes), len(sizes)
-        residual = counts - counts.sum() / read * sizes
-        variance = (residual**2).sum() * number / max(1, number - 1) * (1 - read / whole)
-        scale = whole / read
+        sample_bytes, all_bytes = max(1, sizes.sum()), max(1, self.corpus.text_bytes)
+        num_shards = len(sizes)
+        residual = counts - counts.sum() / sample_bytes * sizes
+        # The last factor is 0 for a sample that is the whole corpus, which leaves no error.
+        unread = 1 - sample_bytes / all_bytes
+        variance = (residual**2).sum() * num_shards / max(1, num_shards - 1) * unread
+        scale = all_bytes / sample_bytes
         return round(counts.sum() * scale), math.sqrt(variance) * scale, encoded
 
     def write(self, path: Path, most_bytes: int, *, cut: bool) -> None:
-        """Writes documents of the sample as JSON Lines until they have `most_bytes` of text, at
-        least one of them. Args: cut: whether a document may be cut off there."""
+        """Writes documents of the sample as JSON Lines until they have `most_bytes` of text.
+
+        At least one document is written. Args: cut: True if a document may be cut off at that size.
+        """
         size = 0
         with path.open("w", encoding="utf-8") as file:
             for text, num_prompt in zip(self.texts, self.prompt_bytes, strict=True):
@@ -89,10 +97,11 @@ class CorpusSample:
 
 
 def estimate_scoring(samples: Sequence[CorpusSample], teacher: ConfiguredTeacher) -> dict[str, Any]:
-    """Sizes, memory and hours of scoring whole corpora, as a table: the teacher scores for some
-    seconds.
+    """Estimates sizes, memory and hours of scoring whole corpora: the teacher scores for seconds.
 
-    Raises: as `ConfiguredTeacher.check`; ConfigError for a teacher that needs several processes.
+    Returns: the figures by name.
+    Raises: ConfigError for a teacher that cannot score (`ConfiguredTeacher.check`), or that needs
+        several processes.
     """
     require(
         not teacher.config.tensor_parallel,
@@ -100,27 +109,26 @@ def estimate_scoring(samples: Sequence[CorpusSample], teacher: ConfiguredTeacher
         "instead: it says how long it takes, and resumes after it was stopped",
     )
     teacher.check()
-    found, encoded = _counted(samples, teacher.spans)
+    sizes, encoded = _count(samples, teacher.spans)
     texts = [text for sample in samples for text in sample.texts]
     speed, scored = _scoring_burst(teacher.load(), texts)
     memory = peak_memory_mb(teacher.device)
     _say("scoring", f"{scored:,} tokens on {teacher.device}")
-    return found | {
-        "store_bytes": round(
-            (_scores_bytes(encoded) + CANDIDATE_BYTES * teacher.config.candidates) * found["tokens"]
-        ),
+    token_bytes = _scores_bytes(encoded) + CANDIDATE_BYTES * teacher.config.candidates
+    return sizes | {
+        "store_bytes": round(token_bytes * sizes["tokens"]),
         "tokens_per_second": round(speed, 1),
         "peak_memory_mb": memory,
-        **_hours(found["tokens"], speed),
+        **_hours(sizes["tokens"], speed),
     }
 
 
 def estimate_run(config: Config, accelerator: accelerate.Accelerator) -> dict[str, Any]:
-    """Sizes, memory and hours of a run, as a table. Nothing is written but the cache of corpora and
-    buckets.
+    """Estimates sizes, memory and hours of a run. It writes only the cache of corpora and buckets.
 
-    Raises: ConfigError as a run does, and under several processes; BucketError before anything is
-        measured.
+    Returns: the figures by name.
+    Raises: ConfigError for what a run refuses, and under several processes; BucketError before
+        anything is measured.
     """
     one_process = "--dry_run: start one process; hours are given for several devices"
     require(accelerator.num_processes == 1, one_process)
@@ -130,10 +138,10 @@ def estimate_run(config: Config, accelerator: accelerate.Accelerator) -> dict[st
     bucket_tables(config, tokenizer, [teacher, *further_teachers(config, accelerator.device)])
     corpora = [scanned(name, cache, show_progress=True) for name in config.data.corpora]
     samples = [CorpusSample(corpus) for corpus in corpora]
-    found, _ = _counted(samples, tokenizer.spans)
+    sizes, _ = _count(samples, tokenizer.spans)
     trained = config.train.steps * config.train.global_batch * seq_len
     rows_bytes = round(sum(_rows_bytes(sample, tokenizer, seq_len) for sample in samples))
-    found |= {"rows_bytes": rows_bytes, "trained_tokens": trained}
+    estimate: dict[str, Any] = sizes | {"rows_bytes": rows_bytes, "trained_tokens": trained}
     scoring = None
     if config.guidance.needs_teacher and config.teacher.mode == "stored":
         folders = zip(samples, config.teacher.scores_of(len(samples)), strict=True)
@@ -146,37 +154,39 @@ def estimate_run(config: Config, accelerator: accelerate.Accelerator) -> dict[st
     if scoring is not None:
         names = {"tokens": "teacher_tokens", "store_bytes": "scores_bytes"}
         names |= {name: f"scoring_{name}" for name in ("tokens_per_second", *_hours(0, 0))}
-        found |= {new: scoring[old] for old, new in names.items()}
+        estimate |= {new: scoring[old] for old, new in names.items()}
     held_out = [scanned(name, cache, show_progress=True) for name in config.data.held_out.values()]
     validated = sum(CorpusSample(corpus).tokens(tokenizer.spans)[0] for corpus in held_out)
-    speed, more = _measured(config, samples, scoring, accelerator, validated)
+    speed, burst = _training_burst(config, samples, scoring, accelerator, validated)
     training = {f"training_{name}": value for name, value in _hours(trained, speed).items()}
-    aside = sum(more[f"{what}_seconds"] for what in ("loading", "checkpoints", "report"))
-    shared = trained / speed + more["validation_seconds"]
+    # More devices shorten steps, validation and scoring, but not what one process does.
+    serial = sum(burst[f"{task}_seconds"] for task in ("loading", "checkpoints", "report"))
+    shared = trained / speed + burst["validation_seconds"]
     if scoring is not None and scoring["tokens_per_second"]:
         shared += scoring["tokens"] / scoring["tokens_per_second"]
-    whole = {f"run_hours_on_{n}": float(f"{(shared / n + aside) / 3600:.3g}") for n in DEVICES}
-    return found | {"training_tokens_per_second": round(speed, 1), **more, **training, **whole}
+    whole = {f"run_hours_on_{n}": float(f"{(shared / n + serial) / 3600:.3g}") for n in DEVICES}
+    return estimate | {"training_tokens_per_second": round(speed, 1), **burst, **training, **whole}
 
 
-def _say(what: str, how: str) -> None:
+def _say(task: str, measured: str) -> None:
+    """Prints where the figures of a task come from: a sample, a measurement or an assumption."""
     print(
-        f"{what}: from a sample: tokens and bytes; measured: {how}; assumed: the speed grows in "
-        "proportion to the devices",
+        f"{task}: from a sample: tokens and bytes; measured: {measured}; assumed: the speed grows "
+        "in proportion to the devices",
         file=sys.stderr,
     )
 
 
 def _hours(tokens: int, tokens_per_second: float) -> dict[str, float]:
-    """Hours by number of devices; 0 without a speed, as of a sample with no token to score."""
+    """Hours by number of devices; 0 without a speed, which a sample without tokens has not."""
     hours = tokens / tokens_per_second / 3600 if tokens_per_second else 0.0
     return {f"hours_on_{n}": float(f"{hours / n:.3g}") for n in DEVICES}
 
 
-def _counted(
+def _count(
     samples: Sequence[CorpusSample], spans: TokenSpans
 ) -> tuple[dict[str, int], list[TokenizedTexts]]:
-    """Documents, bytes and tokens of whole corpora, and the tokens of their samples."""
+    """Counts documents, bytes and (estimated) tokens of whole corpora; tokenizes their samples."""
     tokens, errors, encoded = zip(*(sample.tokens(spans) for sample in samples), strict=True)
     counts = {
         "documents": sum(sample.corpus.documents for sample in samples),
@@ -188,10 +198,11 @@ def _counted(
 
 
 def _scoring_burst(teacher: Teacher, texts: list[str]) -> tuple[float, int]:
-    """Tokens a second, and how many were scored.
+    """Scores texts for some seconds. Returns: tokens a second, and how many tokens were scored.
 
     A scorer gives the windows of a batch at once, after the time of all of them. So parts are
-    scored to their ends, each twice as large as the one before, and the largest tells the speed.
+    scored to their ends, each twice as large as the one before, and the speed is the largest
+    part's.
     """
     windows = teacher.reader.read(texts).windows
     list(teacher.scorer.score(windows[:1]))  # the device warms up
@@ -207,9 +218,11 @@ def _scoring_burst(teacher: Teacher, texts: list[str]) -> tuple[float, int]:
 
 
 def _scores_bytes(encoded: list[TokenizedTexts]) -> float:
-    """Bytes a token of a shard with the sampled documents."""
-    spans = [one.spans[one.text(number)] for one in encoded for number in range(len(one))]
-    documents = [DocumentScores(one, np.zeros(len(one), np.float16)) for one in spans]
+    """Bytes of a token in a store of scores: those of a shard with the sampled documents."""
+    spans = [
+        tokens.spans[tokens.text(number)] for tokens in encoded for number in range(len(tokens))
+    ]
+    documents = [DocumentScores(of_text, np.zeros(len(of_text), np.float16)) for of_text in spans]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "shard.arrow"
         write_scores(path, [bytes(16)] * len(documents), documents, {})
@@ -217,7 +230,7 @@ def _scores_bytes(encoded: list[TokenizedTexts]) -> float:
 
 
 def _rows_bytes(sample: CorpusSample, tokenizer: StudentTokenizer, seq_len: int) -> float:
-    """Bytes of the rows of a corpus: those of the sample, in proportion to the text."""
+    """Bytes of the rows of a corpus: those of the sample's rows, scaled to all of the text."""
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "sample.jsonl"
         sample.write(path, _SAMPLE_BYTES, cut=False)
@@ -226,30 +239,34 @@ def _rows_bytes(sample: CorpusSample, tokenizer: StudentTokenizer, seq_len: int)
         return rows.num_bytes * sample.corpus.text_bytes / part.text_bytes
 
 
-def _measured(
+def _training_burst(
     config: Config,
     samples: Sequence[CorpusSample],
     scoring: dict[str, Any] | None,
     accelerator: accelerate.Accelerator,
     validated: int,
 ) -> tuple[float, dict[str, Any]]:
-    """Trains on the sample for some seconds: tokens a second, and what else is known of it.
+    """Trains on the sample for some seconds.
 
-    Args: validated: held-out tokens.
+    Args:
+        scoring: the estimate of scoring, if scoring is part of the run.
+        validated: held-out tokens.
+    Returns: tokens a second, and the other figures of the burst by name.
     """
     is_cpu, micro_batch = accelerator.device.type == "cpu", config.train.micro_batch
     micro_batches = min(1 if is_cpu else _MICRO_BATCHES, accelerator.gradient_accumulation_steps)
     accelerator.gradient_accumulation_steps = micro_batches
     global_batch = micro_batch * micro_batches
-    wanted = 2.0 * global_batch * config.data.seq_len
-    if scoring is not None:
-        wanted = min(wanted, _SECONDS * scoring["tokens_per_second"])
+    num_tokens = 2.0 * global_batch * config.data.seq_len
+    if scoring is not None:  # the sample is scored first, which must not take longer than the burst
+        num_tokens = min(num_tokens, _SECONDS * scoring["tokens_per_second"])
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         corpora: dict[str, float] = {}
-        most_bytes = round(wanted * _BYTES_A_TOKEN / len(samples))
+        most_bytes = round(num_tokens * _BYTES_A_TOKEN / len(samples))
         for sample, weight in zip(samples, config.data.corpora.values(), strict=True):
             path = folder / f"{len(corpora)}.jsonl"
+            # Stored scores are found by a hash of the text, so it must be whole.
             is_cut = config.teacher.scores is None and not config.teacher.also
             sample.write(path, most_bytes, cut=is_cut)
             corpora[str(path)] = weight
@@ -269,24 +286,27 @@ def _measured(
         reset_peak_memory(accelerator.device)  # the teacher that scored the sample needed more
         entry = training.burst(_SECONDS)
         memory = peak_memory_mb(accelerator.device)
-        aside = _aside(config, training, validated)
-    how = f"steps of {micro_batches} micro-batches of {micro_batch} rows on {accelerator.device}"
-    _say("training", f"{entry['tokens']:,} tokens in {how}")
-    more = {
+        other_tasks = _measure_other_tasks(config, training, validated)
+    steps = f"steps of {micro_batches} micro-batches of {micro_batch} rows on {accelerator.device}"
+    _say("training", f"{entry['tokens']:,} tokens in {steps}")
+    figures = {
         "kept_fraction": round(entry["kept_fraction"], 4),
         "peak_memory_mb": memory,
         "loading_seconds": round(loading, 2),
-        **aside,
+        **other_tasks,
     }
-    return entry["tokens_per_s"], more
+    return entry["tokens_per_s"], figures
 
 
-def _aside(config: Config, training: Training, validated: int) -> dict[str, Any]:
-    """What the run does besides its steps, each measured once: seconds of all validations, of all
-    checkpoints with the final model, and of the samples of the report; bytes of those on disk."""
+def _measure_other_tasks(config: Config, training: Training, validated: int) -> dict[str, Any]:
+    """Measures once each task of a run besides its steps.
+
+    Returns: by name, the seconds of all validations, of all checkpoints with the final model, and
+        of the samples of the report; the bytes of the checkpoints that are kept.
+    """
     train, validation = config.train, 0.0
     if validated:
-        # As often as the loop: at the end, too, and before the first step of a trained student.
+        # The loop also validates at the end, and before the first step of a trained student.
         times = math.ceil(train.steps / train.eval_every) + (config.student.model is not None)
         measured = training.validate(training.inputs.rows.stores)
         share = validated / max(1, measured["validation_tokens"])
@@ -310,13 +330,13 @@ def _aside(config: Config, training: Training, validated: int) -> dict[str, Any]
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Lets `peak_memory_mb` forget what was released before; not on a CPU."""
+    """Begins a new measurement of `peak_memory_mb`; has no effect on a CPU."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_memory_mb(device: torch.device) -> int:
-    """Peak memory in MiB: of the device since `reset_peak_memory`, or of the process on a CPU."""
+    """Peak memory in MiB: of the device since `reset_peak_memory`; on a CPU, of the process."""
     if device.type == "cuda":
         return round(torch.cuda.max_memory_allocated(device) / 2**20)
     return round(peak_megabytes() or 0)

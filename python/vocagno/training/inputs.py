@@ -39,8 +39,7 @@ from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.sample_pages import Sample, choose_samples
 
 _MANY_EPOCHS = 20
-"""Epochs of a corpus above which a run is warned; text gains little after four (arXiv 2305.16264).
-"""
+"""Epochs of a corpus above which a run warns; text gains little after four (arXiv 2305.16264)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +54,33 @@ class Inputs:
     validation: Mapping[str, RowStore]
     """Held-out rows by name; there may be none."""
     scores: Mapping[str, MatchedScores]
-    """Of each corpus; none for naive training, and with a live teacher."""
-    others: Sequence[Mapping[str, MatchedScores]] = ()
-    """Those of each further teacher."""
+    """The teacher's stored scores by corpus; empty for naive training and with a live teacher."""
+    further_scores: Sequence[Mapping[str, MatchedScores]] = ()
+    """The stored scores of each further teacher (`teacher.also`), by corpus."""
     live: ConfiguredTeacher | None = None
-    """A live teacher."""
+    """The teacher, if it is live."""
     live_texts: MixedPieces[tuple[str, int]] | None = None
-    """None if it reads the rows themselves."""
+    """The texts that a live teacher reads; None if it reads the rows themselves."""
     samples: Sequence[Sample] = ()
-    """Documents of which the run draws what the teacher chose."""
+    """Documents for which the run shows what the teacher chooses."""
     sample_teacher: TokenSpans | None = None
-    """The teacher's tokenizer for them, if it is known."""
+    """The teacher's tokenizer, for its tokens in `samples`; None if it is not configured."""
     targets: BucketTargets | None = None
     """The buckets of both vocabularies, for `distill`."""
 
     def made_from(self) -> dict[str, dict[str, Any]]:
-        """The facts that determine the stores and the teacher, by name."""
+        """The facts that determine the stores and the teacher, by name.
+
+        The names and facts are kept in `materials.json`; a resumed run must have the same.
+        """
         made_from = {}
-        given: dict[str, Mapping[str, RowStore | ScoreStore]] = {"rows": self.rows.stores}
-        for number, scores in enumerate((self.scores, *self.others), 1):
-            what = "scores" if number == 1 else f"scores of teacher {number}"
-            given[what] = {name: matched.store for name, matched in scores.items()}
-        for what, stores in given.items():
+        by_kind: dict[str, Mapping[str, RowStore | ScoreStore]] = {"rows": self.rows.stores}
+        for number, scores in enumerate((self.scores, *self.further_scores), 1):
+            kind = "scores" if number == 1 else f"scores of teacher {number}"
+            by_kind[kind] = {name: matched.store for name, matched in scores.items()}
+        for kind, stores in by_kind.items():
             for name, store in stores.items():
-                key = what if len(stores) == 1 else f"{what} of {name}"
+                key = kind if len(stores) == 1 else f"{kind} of {name}"
                 made_from[key] = {"text": store.text_hashes, **store.manifest.made_from}
                 if refused := store.manifest.count(REFUSED):  # by this release of the tokenizer
                     made_from[key][REFUSED] = refused
@@ -94,19 +96,20 @@ class Inputs:
         return made_from
 
     def stored_scores(self) -> StoredScores | None:
-        """The scores of all corpora, if there are any."""
+        """The scores of all corpora as one source; None without stored scores."""
         if not self.scores:
             return None
-        ends, of_teachers = self.rows.document_ends, (self.scores, *self.others)
-        mixed = [MixedPieces(list(scores.values()), ends) for scores in of_teachers]
-        return SeveralTeachers(mixed) if self.others else mixed[0]
+        ends = self.rows.document_ends
+        teachers = self.scores, *self.further_scores
+        mixed = [MixedPieces(list(scores.values()), ends) for scores in teachers]
+        return SeveralTeachers(mixed) if self.further_scores else mixed[0]
 
 
 def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inputs:
-    """Checks the configuration, and opens the stores of a run. Stores that are not in the cache are
-    made, together with other processes.
+    """Checks the configuration and opens the stores of a run.
 
-    No process waits inside a collective: scoring may take hours, a collective times out in minutes.
+    The processes make stores that are not in the cache together. None of them waits inside a
+    collective: scoring may take hours, a collective times out in minutes.
 
     Raises: ConfigError for a student or teacher that cannot be what the run needs; StoreError if
         more of the text than `guidance.min_coverage` allows has no scores.
@@ -122,8 +125,8 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
             print(_shares(config, rows.stores), file=sys.stderr)
         _warn_of_epochs(config, rows.stores)
     scores, live_texts = _scores(corpora, rows, teacher), _live_texts(corpora, rows)
-    others = [_scores(corpora, rows, one) for one in further]
-    targets = _targets(config, tables, [teacher, *further], [scores, *others])
+    further_scores = [_scores(corpora, rows, further_teacher) for further_teacher in further]
+    targets = _targets(config, tables, [teacher, *further], [scores, *further_scores])
     samples = _samples(corpora, rows, tokenizer)
     return Inputs(
         config=config,
@@ -132,7 +135,7 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
         rows=rows,
         validation=validation,
         scores=scores,
-        others=others,
+        further_scores=further_scores,
         live=teacher if config.has_live_teacher else None,
         live_texts=live_texts,
         samples=samples,
@@ -142,7 +145,7 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
 
 
 class _Corpora:
-    """The corpora of a run, each scanned once, when it is first needed."""
+    """The corpora of a run by name; each is scanned once, when it is first needed."""
 
     def __init__(self, config: Config, show: bool) -> None:
         self.config, self.show = config, show
@@ -157,19 +160,27 @@ class _Corpora:
         return self._scanned[name]
 
     def rows(self, name: str, tokenizer: StudentTokenizer) -> RowStore:
-        """Its rows in the cache."""
+        """The rows of a corpus in the cache, where they are made if they are missing."""
         data = self.config.data
-        where = data.seq_len, data.cache
-        return prepared_rows(self[name], tokenizer, *where, show_progress=self.show)[0]
+        store, _ = prepared_rows(
+            self[name], tokenizer, data.seq_len, data.cache, show_progress=self.show
+        )
+        return store
 
     def check_rows(self, stores: Mapping[str, RowStore], option: str) -> None:
-        """As `check_refused`. Raises: ConfigError, for the option, for a store without rows."""
+        """Checks that stores omit little (`check_refused`) and hold rows.
+
+        Raises: StoreError; ConfigError, which names the option, for a store without rows.
+        """
         self.check_refused(list(stores.values()))
         for name, store in stores.items():
             require(len(store) > 0, f"{option}: {name} holds no text to predict")
 
     def check_refused(self, stores: Sequence[RowStore | ScoreStore]) -> None:
-        """Says what the stores omit. Raises: StoreError if that is more than `max_refused`."""
+        """Prints how many documents each store omits, because its tokenizer refused them.
+
+        Raises: StoreError if they are more than `data.max_refused` allows.
+        """
         for store in stores:
             documents, refused = (store.manifest.count(unit) for unit in ("documents", REFUSED))
             RefusalLimit(store.folder, documents, self.config.data.max_refused).check(refused)
@@ -178,6 +189,7 @@ class _Corpora:
 
 
 def _student(config: Config) -> tuple[StudentTokenizer, Any]:
+    """The student's tokenizer and its transformers configuration, which fit each other."""
     student = config.student
     tokenizer = tokenizer_of_student(student)
     size = tokenizer.spans.vocabulary_size
@@ -192,7 +204,7 @@ def _student(config: Config) -> tuple[StudentTokenizer, Any]:
 def _teacher(
     config: Config, tokenizer: StudentTokenizer, device: torch.device
 ) -> ConfiguredTeacher:
-    """Refuses a teacher that cannot be what the method needs."""
+    """The teacher. Raises: ConfigError for one that cannot give what the method needs."""
     options, guidance = config.teacher, config.guidance
     teacher = ConfiguredTeacher(options, config.data.cache, device)
     if guidance.needs_same_vocabulary and options.names_tokenizer:
@@ -209,8 +221,8 @@ def _rows(corpora: _Corpora, tokenizer: StudentTokenizer) -> MixedRows:
     """The rows of each corpus: the stores that are named, or those in the cache."""
     data = corpora.config.data
     if data.row_stores:
-        given = zip(data.corpora, data.row_stores, strict=True)
-        stores = {name: open_rows(folder, tokenizer, data.seq_len) for name, folder in given}
+        folders = zip(data.corpora, data.row_stores, strict=True)
+        stores = {name: open_rows(folder, tokenizer, data.seq_len) for name, folder in folders}
     else:
         stores = {name: corpora.rows(name, tokenizer) for name in data.corpora}
     corpora.check_rows(stores, "data.train")
@@ -218,7 +230,7 @@ def _rows(corpora: _Corpora, tokenizer: StudentTokenizer) -> MixedRows:
 
 
 def _validation(corpora: _Corpora, tokenizer: StudentTokenizer) -> dict[str, RowStore]:
-    """The rows of each text that is held out, by its name."""
+    """The rows of each held-out text, by its name."""
     held_out = corpora.config.data.held_out
     stores = {name: corpora.rows(source, tokenizer) for name, source in held_out.items()}
     corpora.check_rows(stores, "data.validation")
@@ -228,37 +240,38 @@ def _validation(corpora: _Corpora, tokenizer: StudentTokenizer) -> dict[str, Row
 def _scores(
     corpora: _Corpora, rows: MixedRows, teacher: ConfiguredTeacher
 ) -> dict[str, MatchedScores]:
-    """The stored scores of each corpus; none without a teacher, or with a live one."""
+    """The stored scores by corpus; empty without a teacher and with a live one."""
     guidance = corpora.config.guidance
     if not guidance.needs_teacher or teacher.config.mode == "live":
         return {}
     scores = {}
     folders = teacher.config.scores_of(len(rows.stores))
     for (name, store), folder in zip(rows.stores.items(), folders, strict=True):
-        corpus = partial(corpora.__getitem__, name)
+        corpus = partial(corpora.__getitem__, name)  # a folder of scores needs no scan of its text
         scored = teacher.scores(corpus, folder, show_progress=corpora.show)
         scores[name] = MatchedScores(scored, store, candidates=guidance.needs_candidates)
         missing = scores[name].check(guidance.min_coverage, name)
         if missing and corpora.show:
             print(f"{missing}; they count as unmapped", file=sys.stderr)
-    corpora.check_refused([one.store for one in scores.values()])
+    corpora.check_refused([matched.store for matched in scores.values()])
     return scores
 
 
 def further_teachers(config: Config, device: torch.device) -> list[ConfiguredTeacher]:
     """The teachers of `teacher.also`, of which the run reads stored scores."""
-    return [
-        ConfiguredTeacher(
-            TeacherConfig(scores=one.scores, tokenizer=one.tokenizer), config.data.cache, device
-        )
-        for one in config.teacher.also or []
-    ]
+    teachers = []
+    for also in config.teacher.also or []:
+        options = TeacherConfig(scores=also.scores, tokenizer=also.tokenizer)
+        teachers.append(ConfiguredTeacher(options, config.data.cache, device))
+    return teachers
 
 
 def bucket_tables(
     config: Config, tokenizer: StudentTokenizer, teachers: Sequence[ConfiguredTeacher]
 ) -> list[Buckets]:
-    """The buckets of the student and each teacher, in the cache, for `distill`; else none.
+    """The buckets that the student shares with each teacher, for `distill`; else an empty list.
+
+    They are made once and kept in the cache.
 
     Raises: BucketError for tokenizers that share too little.
     """
@@ -277,15 +290,15 @@ def _targets(
     teachers: Sequence[ConfiguredTeacher],
     scores: Sequence[Mapping[str, MatchedScores]],
 ) -> BucketTargets | None:
-    """What `distill` makes of the buckets of each teacher; None for other methods.
+    """The maker of `distill`'s targets from the candidates of all teachers; None for others.
 
     Raises: ConfigError for stores without candidates, or with different numbers of them.
     """
     if not tables:
         return None
-    places = []
-    for teacher, of_corpora in zip(teachers, scores, strict=True):
-        stores = [matched.store for matched in of_corpora.values()]
+    num_candidates = []
+    for teacher, by_corpus in zip(teachers, scores, strict=True):
+        stores = [matched.store for matched in by_corpus.values()]
         counts = {store.candidates for store in stores} or {teacher.config.candidates}
         for store in stores if config.guidance.needs_entropy else []:
             require(store.has_entropy, f"teacher.scores: {store.folder}: {WITHOUT_ENTROPY}")
@@ -299,17 +312,20 @@ def _targets(
             f"teacher.scores: have {' and '.join(map(str, sorted(counts)))} candidates a token; "
             "guidance.method: distill needs some, equally many each; score again with --candidates",
         )
-        places.append(counts.pop())
-    return BucketTargets(tables, places, [1.0, *(one.share for one in config.teacher.also or [])])
+        num_candidates.append(counts.pop())
+    shares = [1.0, *(also.share for also in config.teacher.also or [])]
+    return BucketTargets(tables, num_candidates, shares)
 
 
 def _live_texts(corpora: _Corpora, rows: MixedRows) -> MixedPieces[tuple[str, int]] | None:
-    """The texts of all corpora for a live teacher, which finds them by the number of a document;
-    None if it reads rows. Raises: ConfigError for rows of other texts."""
+    """The texts of all corpora by number of document, for a live teacher; None if it reads rows.
+
+    Raises: ConfigError for rows of other texts.
+    """
     config = corpora.config
     if not config.has_live_teacher or config.guidance.needs_same_vocabulary:
         return None
-    kept = []
+    sources = []
     for name, store in rows.stores.items():
         texts = kept_texts(corpora[name], config.data.cache, show_progress=corpora.show)
         require(
@@ -317,12 +333,12 @@ def _live_texts(corpora: _Corpora, rows: MixedRows) -> MixedPieces[tuple[str, in
             f"data.rows: the documents of {store.folder} are not those of data.train in its order, "
             "which a live teacher reads; use rows of `vocagno prepare`, or teacher.mode: stored",
         )
-        kept.append(texts)
-    return MixedPieces(kept, rows.document_ends)
+        sources.append(texts)
+    return MixedPieces(sources, rows.document_ends)
 
 
 def _shares(config: Config, stores: Mapping[str, RowStore]) -> str:
-    """How much of each corpus the run reads, as a sentence."""
+    """A sentence on how much of each corpus the run reads."""
     counts = row_counts(config.data.corpora)
     samples, cycle = config.train.steps * config.train.global_batch, sum(counts.values())
     parts = [
@@ -334,7 +350,7 @@ def _shares(config: Config, stores: Mapping[str, RowStore]) -> str:
 
 
 def _warn_of_epochs(config: Config, stores: Mapping[str, RowStore]) -> None:
-    """Warns of a run that reads a corpus so often that it learns it by heart."""
+    """Prints a warning if the run reads a corpus so often that it learns it by heart."""
     counts = row_counts(config.data.corpora)
     samples, cycle = config.train.steps * config.train.global_batch, sum(counts.values())
     for name, count in counts.items():
@@ -349,18 +365,23 @@ def _warn_of_epochs(config: Config, stores: Mapping[str, RowStore]) -> None:
 
 
 def _samples(corpora: _Corpora, rows: MixedRows, tokenizer: StudentTokenizer) -> list[Sample]:
+    """The documents for which the run shows what the teacher chooses; empty if it shows none.
+
+    Raises: ConfigError if they are asked for, and the first documents are empty.
+    """
     config = corpora.config
-    at_the_end = not (config.data.rows and config.teacher.scores)  # the text is at hand
+    # Stores of rows and of scores need no text: a run on both does not read it for its report.
+    at_the_end = not (config.data.rows and config.teacher.scores)
     if not (config.chooses_tokens and (at_the_end or config.train.sample_every is not None)):
         return []
     samples: list[Sample] = []
     for number, name in enumerate(rows.stores):
-        before = rows.first_document(number)
-        chosen = choose_samples(corpora[name], tokenizer, config.data.seq_len, before)
+        first_document = rows.first_document(number)
+        documents = choose_samples(corpora[name], tokenizer, config.data.seq_len, first_document)
         require(
-            bool(chosen) or config.train.sample_every is None,
+            bool(documents) or config.train.sample_every is None,
             f"train.sample_every: the first documents of {name} are empty",
         )
         of_corpus = f" of {name}" if len(rows.stores) > 1 else ""
-        samples += [replace(sample, title=sample.title + of_corpus) for sample in chosen]
+        samples += [replace(sample, title=sample.title + of_corpus) for sample in documents]
     return samples

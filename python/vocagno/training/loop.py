@@ -113,21 +113,26 @@ class Training:
         self.evaluation: Evaluation | None = None
         if config.eval.every is not None:
             folder = config.output / "evaluations"
-            given = accelerator, model, self.final_tokenizer, self.host_sum
-            self.evaluation = Evaluation(config.eval, folder, *given)
+            self.evaluation = Evaluation(
+                config.eval, folder, accelerator, model, self.final_tokenizer, self.host_sum
+            )
         self.watch: Watch = Watch(self._batches(0), inputs.rows, config.data.seq_len, self.host_sum)
         self.warnings: Warnings = Warnings(config.guidance, self.train.steps)
         self.checkpoints: Checkpoints = Checkpoints(
             config.output / "checkpoints", accelerator, self.train.keep_checkpoints
         )
         self.log: MetricsLog | None = None
-        """Of the first process, once the run is under way."""
+        """The log on the first process, once the run is under way; None on the others."""
         self.usual_loss: float | None = None
-        """Mean loss of the window before."""
+        """The mean loss of the window before, with which spikes are compared."""
         self.stop: StopRequest = StopRequest()
         self.track: Log = lambda entry: None
 
     def _new_student(self) -> GuidedStudent:
+        """Loads the student, and sets up checkpointing of activations and compiled layers.
+
+        Raises: ConfigError for a model that does not know what the configuration asks of it.
+        """
         inputs, config, train = self.inputs, self.config, self.train
         size = inputs.tokenizer.spans.vocabulary_size
         model = load_student(config.student, inputs.settings, size, train.seed)
@@ -145,7 +150,7 @@ class Training:
         return student
 
     def run(self) -> bool:
-        """Trains to the end, or until SIGTERM; True if the run is complete."""
+        """Trains to the end, or until SIGTERM. Returns: True if the run is complete."""
         graphs = graphs_stay_whole() if self.train.compile else nullcontext()
         tracker = tracking(
             self.accelerator, self.train.project, self.config.output.name, self.config.as_options()
@@ -154,9 +159,10 @@ class Training:
             return self._run()
 
     def burst(self, seconds: float) -> dict[str, Any]:
-        """Takes steps for some seconds and keeps nothing of them; an entry as in `metrics.jsonl`.
+        """Takes steps for some seconds, and saves nothing.
 
-        The first step, in which the device warms up, counts only if there is no other.
+        Returns: a line of `metrics.jsonl` about these steps. The first one, in which the device
+            warms up, counts only if there is no other.
         """
         with self.stop:
             micro_batches = self._micro_batches(self._batches(0))
@@ -166,12 +172,13 @@ class Training:
             began, window = time.monotonic(), Window(self.accelerator.device, self.method)
             while time.monotonic() - began < seconds and done < self.train.steps:
                 self._step(done, micro_batches, window)
-                window.sums()
+                window.sums()  # waits, so that the clock sees the step and not its launch
                 done += 1
         counted = window if window.records else first
         return counted.entry(done, counted.sums())
 
     def _run(self) -> bool:
+        """Resumes or begins, trains, saves and publishes. Returns: True if the run is complete."""
         train, main = self.train, self.accelerator.is_main_process
         if main:
             self.checkpoints.clean()
@@ -186,7 +193,8 @@ class Training:
             self.log = MetricsLog(self.config.output / METRICS, first_step)
         self.usual_loss = agreed(self.log.last_loss if self.log else None)
         if agreed(self.log.evaluated_step if self.log else None) != first_step:
-            self._ask(first_step)
+            # A stop after the step was saved leaves no time for its benchmarks.
+            self._evaluate_if_due(first_step)
         micro_batches = self._micro_batches(self._batches(first_step))
         window, total = None, train.steps
         with Progress("training", total, unit="steps", show=main, start=first_step) as progress:
@@ -204,13 +212,13 @@ class Training:
                 if done % train.eval_every == 0 or done == total:
                     self._validate(done, progress)
                 if train.sample_every and done % train.sample_every == 0:
-                    self._draw(done)
+                    self._write_sample_page(done)
                 if saving:
                     self.checkpoints.save(done)
                 if stopped and done < total:
                     return False
-                self._ask(done)  # saved by now: it may take longer than a SIGTERM leaves
-                if window is not None:
+                self._evaluate_if_due(done)  # saved by now: it may outlast the grace of a SIGTERM
+                if window is not None:  # the speed of a window is that of its steps only
                     window.started += time.monotonic() - aside
                 progress.at(done)
         self._publish()
@@ -218,6 +226,7 @@ class Training:
         return True
 
     def _batches(self, first_step: int) -> MicroBatches:
+        """The rows of this process, from a step on."""
         accelerator, train = self.accelerator, self.train
         counts = row_counts(self.config.data.corpora).values()
         sizes = map(len, self.inputs.rows.stores.values())
@@ -227,23 +236,26 @@ class Training:
         )
 
     def _micro_batches(self, batches: MicroBatches) -> Iterator[MicroBatch]:
-        """All that is to be trained on, collated ahead."""
+        """Collates the micro-batches of all remaining steps, one step ahead of the device."""
         num_workers = self.config.data.num_workers
-        found = loader(self.inputs.rows, batches, self.collator, num_workers)
+        collated = loader(self.inputs.rows, batches, self.collator, num_workers)
         accumulation = self.train.accumulation(self.accelerator.num_processes)
-        return ahead(map(self._planned, found, batches.samples()), accumulation)
+        return ahead(map(self._plan, collated, batches.samples()), accumulation)
 
     def _live_teacher(self) -> LiveTeacher | None:
+        """Loads the live teacher, if the run has one: one that reads texts, or the rows."""
         inputs, teacher = self.inputs, self.inputs.live
         if teacher is None:
             return None
         scorer = load_scorer(teacher.config, teacher.spans, teacher.device)
-        given = scorer, self.config.guidance, self.accelerator.device
+        guidance, device = self.config.guidance, self.accelerator.device
         if inputs.live_texts is not None:
-            return TextTeacher(*given)
-        return RowTeacher(*given, self.config.data, inputs.tokenizer.spans.vocabulary_size)
+            return TextTeacher(scorer, guidance, device)
+        vocabulary_size = inputs.tokenizer.spans.vocabulary_size
+        return RowTeacher(scorer, guidance, device, self.config.data, vocabulary_size)
 
     def _collator(self) -> Collator:
+        """The collator of training, with the teacher's scores from wherever the run has them."""
         inputs, config = self.inputs, self.config
         scores: Scores | None = inputs.stored_scores()
         if inputs.live is not None and inputs.live_texts is not None:
@@ -255,24 +267,34 @@ class Training:
         ends = line_ends(inputs.tokenizer.spans, config.guidance)
         return Collator(scores, config.guidance, config.data, ends, inputs.targets)
 
-    def _planned(self, batch: Batch, samples: range) -> MicroBatch:
-        """Prepares a micro-batch on the host, ahead of its step."""
-        more = self.method.for_samples(self.train.seed, samples)
+    def _plan(self, batch: Batch, samples: range) -> MicroBatch:
+        """Prepares a micro-batch on the host, ahead of its step.
+
+        Args: samples: the numbers of its samples in the run, from which methods draw at random.
+        """
+        sample_tensors = self.method.for_samples(self.train.seed, samples)
         if self.accelerator.device.type == "cuda":
-            more = {name: tensor.pin_memory() for name, tensor in more.items()}
-        batch = replace(batch, tensors=batch.tensors | more)
+            sample_tensors = {name: tensor.pin_memory() for name, tensor in sample_tensors.items()}
+        batch = replace(batch, tensors=batch.tensors | sample_tensors)
         return MicroBatch(batch, [] if self.live is None else self.live.plan(batch.live, samples))
 
     def _step(self, step: int, micro_batches: Iterator[MicroBatch], window: Window) -> bool:
-        """One optimizer step; True if any process was told to stop."""
+        """Takes the next micro-batches and one optimizer step with them.
+
+        Returns: True if any process got a signal to stop.
+        """
         accumulation = self.train.accumulation(self.accelerator.num_processes)
         started = time.monotonic()
-        taken = list(islice(micro_batches, accumulation))
+        of_step = list(islice(micro_batches, accumulation))
         window.waited += time.monotonic() - started
-        return self.stepper.step(step, taken, window, stop=self.stop.received)
+        return self.stepper.step(step, of_step, window, stop=self.stop.received)
 
     def _report(self, done: int, window: Window, progress: Progress) -> None:
-        """Writes the window's metrics, and stops the run if they are not those of one."""
+        """Writes the metrics of a window, and says what is unusual about them.
+
+        Raises: GuidanceError for a loss or gradient that is not finite, and for batches that the
+            host and the device see differently; an error of `check_coverage` or of a live teacher.
+        """
         sums = self.host_sum(window.sums())
         spikes = self.watch.look(window, sums, self.usual_loss)
         if self.live is not None:
@@ -303,25 +325,26 @@ class Training:
         check_coverage(counts, self.config.guidance, f"step {done}")
 
     def _validate(self, done: int, progress: Progress) -> None:
-        """Logs the mean loss over the held-out text, and says it."""
+        """Logs and prints the mean loss of the held-out text, if there is any."""
         if not self.inputs.validation:
             return
-        found = self.validate(self.inputs.validation)
-        self._write({"step": done, **found})
+        losses = self.validate(self.inputs.validation)
+        self._write({"step": done, **losses})
         if self.log:
-            parts = found.get("validation_losses", {}).items()
-            each = ", ".join(f"{name} {loss:.4f}" for name, loss in parts)
-            told = f"{found['validation_loss']:.4f}" + (f" ({each})" if each else "")
-            progress.say(f"step {done:,}: held-out loss {told}")
+            text = f"step {done:,}: held-out loss {losses['validation_loss']:.4f}"
+            if by_name := losses.get("validation_losses"):
+                text += f" ({', '.join(f'{name} {loss:.4f}' for name, loss in by_name.items())})"
+            progress.say(text)
 
     def validate(self, held_out: Mapping[str, RowStore]) -> dict[str, Any]:
-        """The student's mean loss over rows, as `validate` of `training.validation`."""
-        collator = Collator(None, self.config.guidance, self.config.data)
-        given = self.train, collator, self.accelerator, self.host_sum
-        return validate(self.student, held_out, *given, self.config.data.num_workers)
+        """The student's mean loss over each store of rows (`training.validation.validate`)."""
+        config = self.config
+        collator = Collator(None, config.guidance, config.data)  # held-out text has no scores
+        arguments = self.train, collator, self.accelerator, self.host_sum, config.data.num_workers
+        return validate(self.student, held_out, *arguments)
 
-    def _ask(self, done: int) -> None:
-        """Asks the benchmarks, after as many steps as the configuration wants, and at the end."""
+    def _evaluate_if_due(self, done: int) -> None:
+        """Runs the benchmarks every `eval.every` steps and after the last one."""
         every = self.config.eval.every
         if self.evaluation is None or every is None:
             return
@@ -329,19 +352,22 @@ class Training:
             self._write(self.evaluation.run(self.student, done))
 
     def _write(self, entry: dict[str, Any]) -> None:
+        """Gives a line to the log, on the first process, and to the trackers."""
         if self.log:
             self.log.write(entry)
         self.track(entry)
 
-    def _draw(self, done: int) -> None:
-        assert self.sampler is not None  # there are documents wherever it is asked for
+    def _write_sample_page(self, done: int) -> None:
+        """Writes the page of what the teacher chooses in the sample documents after a step."""
+        assert self.sampler is not None  # `train.sample_every` without documents was refused
+        # Every process: they may share one student.
         passages = self.sampler.passages(self.student, self.accelerator.device)
         if self.accelerator.is_main_process:
             page = self.config.output / "samples" / f"step_{done}.html"
             write_page(page, passages, done)
 
     def _report_run(self) -> None:
-        """Writes the page of the run; the model is on disk by now."""
+        """Writes the page of the run. The model is on disk by now: a failure costs the page."""
         passages = []
         if self.sampler is not None:
             passages = self.sampler.passages(self.student, self.accelerator.device)
@@ -351,9 +377,9 @@ class Training:
             write_report([output], output / REPORT)
 
     def _publish(self) -> None:
-        """Writes the final model and tokenizer as `from_pretrained` reads them."""
+        """Writes the final model, its tokenizer and its README, for `from_pretrained`."""
         accelerator, final = self.accelerator, final_folder(self.config.output)
-        state = accelerator.get_state_dict(self.student)
+        state = accelerator.get_state_dict(self.student)  # gathers shards: every process calls it
         if accelerator.is_main_process:
             temporary = final.with_suffix(".tmp")
             model = accelerator.unwrap_model(self.student).model
@@ -381,5 +407,5 @@ def progress_note(entry: dict[str, Any]) -> str:
 
 
 def final_folder(output: Path) -> Path:
-    """Where the trained model lies when the run is complete."""
+    """The folder of the trained model, which exists only if the run is complete."""
     return output / "final"

@@ -37,10 +37,10 @@ def main(
     default_config: Path | None = None,
     prepare: Callable[[], None] | None = None,
 ) -> int:
-    """Trains as configured; the exit status (`system.signals.exit_status`).
+    """Trains as configured. Returns: the exit status (`system.signals.exit_status`).
 
     Args:
-        arguments: as on the command line: `--config FILE`, `--optimizer.lr 1e-4` and the like.
+        arguments: the words of the command line: `--config FILE`, `--optimizer.lr 1e-4` and so on.
         default_config: used if neither `--config` nor `--data.train` is given. A run on a text of
             one's own must not inherit a student, a teacher or a learning rate from it.
         prepare: makes what `default_config` needs; only called if it is used.
@@ -63,8 +63,11 @@ def main(
 
 
 def carry_out(options: Any) -> dict[str, Any] | int:
-    """Trains until the run is complete or stopped; the exit status, or what `--dry_run` says of the
-    run (`estimate.estimate_run`). Args: options: of `add_command`."""
+    """Trains until the run is complete or stopped, or estimates it with `--dry_run`.
+
+    Args: options: the parsed options of `add_command`.
+    Returns: the exit status, or the estimate (`estimate.estimate_run`).
+    """
     config = as_config(options)
     if not options.dry_run:
         return train(config)
@@ -76,7 +79,10 @@ def carry_out(options: Any) -> dict[str, Any] | int:
 
 
 def train(config: Config) -> int:
-    """Starts or resumes a run; the exit status: done, or unfinished with its state saved.
+    """Starts or resumes a run.
+
+    Returns: the exit status: `DONE`, or `UNFINISHED` for a run that was stopped with its state
+        saved.
 
     Raises: HubError if the final model is on disk, but not on the hub, or if the hub refuses the
         repository before the run.
@@ -84,7 +90,7 @@ def train(config: Config) -> int:
     accelerator, repository = start(config), None
     if accelerator.is_main_process and config.push_to_hub is not None:
         repository = HubRepository(config.push_to_hub, "model", config.hub_private_repo)
-    with _locked(config.output) if accelerator.is_main_process else nullcontext():
+    with _lock(config.output) if accelerator.is_main_process else nullcontext():
         if repository is not None:
             try:  # a wrong name or token is found at once
                 repository.create()
@@ -100,8 +106,11 @@ def train(config: Config) -> int:
 
 
 @contextmanager
-def _locked(output: Path) -> Iterator[None]:
-    """Refuses a folder in which another process trains. The lock goes with the process."""
+def _lock(output: Path) -> Iterator[None]:
+    """Locks the output folder; the system removes the lock with the process, even a killed one.
+
+    Raises: ConfigError if another process trains in the folder.
+    """
     output.mkdir(parents=True, exist_ok=True)
     lock = FileLock(output / ".lock")
     try:
@@ -117,12 +126,14 @@ def _locked(output: Path) -> Iterator[None]:
 
 
 def _train(config: Config, accelerator: accelerate.Accelerator) -> bool:
+    """Checks the folder, resolves the inputs and trains. Returns: True if the run is complete."""
     from vocagno.training.checkpoint import latest_step
     from vocagno.training.inputs import resolve
     from vocagno.training.loop import Training, final_folder
 
     main_process = accelerator.is_main_process
     keep_config(config, write=main_process)
+    # The first process decides: the folder may show the others an older state, or none.
     step = agreed(latest_step(config.output / "checkpoints"))
     is_complete = agreed(final_folder(config.output).is_dir())
     if config.resume == "never" and (step or is_complete):
@@ -149,11 +160,14 @@ def _train(config: Config, accelerator: accelerate.Accelerator) -> bool:
 
 
 def start(config: Config) -> accelerate.Accelerator:
-    """The accelerator of a run, after checking that the processes found each other.
-    Raises: ConfigError as `method_of`, before anything is scored; and for what cannot be run."""
+    """The accelerator of a run, after checking that the processes have found each other.
+
+    Raises: ConfigError for what this launch cannot run, before anything is scored: the method, the
+        batch, the precision, the trackers, the kind of processes.
+    """
     method_of(config.guidance)
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    config.train.accumulation(world)  # says if the batch cannot be dealt out
+    config.train.accumulation(world)  # refuses a batch that cannot be divided
     require(
         world == 1 or config.teacher.device_map is None,
         f"teacher.device_map: each of the {world} processes would spread its own teacher over all "
@@ -163,11 +177,11 @@ def start(config: Config) -> accelerate.Accelerator:
     check_trackers(config.train.log_with)
     timeout = InitProcessGroupKwargs(timeout=timedelta(seconds=config.train.collective_timeout))
     # Gradients are views of the buckets that DDP sends, not copies.
-    in_buckets = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
+    bucket_views = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
     accelerator = accelerate.Accelerator(
         cpu=has_apple_gpu(),
         mixed_precision="bf16" if config.train.precision == "bf16" else "no",
-        kwargs_handlers=[timeout, in_buckets],
+        kwargs_handlers=[timeout, bucket_views],
         log_with=list(config.train.log_with) or None,
         project_config=ProjectConfiguration(str(config.output), str(config.output / "trackers")),
     )
@@ -196,7 +210,7 @@ def start(config: Config) -> accelerate.Accelerator:
 
 
 def _check_precision(config: Config) -> None:
-    """Refuses a precision that is not to be had, or another one than the launcher was told."""
+    """Checks that device and launcher agree to `train.precision`. Raises: ConfigError if not."""
     precision = config.train.precision
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     require(
@@ -212,9 +226,10 @@ def _check_precision(config: Config) -> None:
 
 
 def set_up_fsdp(plugin: Any, config: Config) -> None:
-    """Shards weights in bfloat16 where that is the precision, and nothing else: what goes into a
-    forward pass and comes out of it (losses that are ranked, sums, counts) keeps its type, and
-    gradients are added up in float32.
+    """Gives FSDP the precision of the run: shards of weights are bfloat16 if that is the precision.
+
+    Nothing else is cast: the inputs and outputs of a forward pass (losses that are ranked, sums,
+    counts) keep their types, and gradients are added up in float32.
 
     Raises: ConfigError for FSDP1.
     """
@@ -227,19 +242,19 @@ def set_up_fsdp(plugin: Any, config: Config) -> None:
 
 
 def set_up_deepspeed(settings: dict[str, Any], config: Config, num_processes: int) -> None:
-    """Fills DeepSpeed's settings from ours. Raises: ConfigError for one that contradicts ours."""
+    """Fills DeepSpeed's settings from the run's. Raises: ConfigError for a contradiction."""
     for name, instead in (("optimizer", "optimizer.*"), ("scheduler", "optimizer.warmup_steps")):
         if name in settings:
             raise ConfigError(f"DeepSpeed's `{name}` is not supported: omit it, see {instead}")
     if settings.get("fp16", {}).get("enabled") is True:
         raise ConfigError("DeepSpeed's `fp16` is not supported: set train.precision to bf16")
     limit = config.optimizer.max_grad_norm
-    ours = {
+    required = {
         "gradient_clipping": 0.0 if limit is None else limit,
         "gradient_accumulation_steps": config.train.accumulation(num_processes),
         "train_micro_batch_size_per_gpu": config.train.micro_batch,
     }
-    for name, value in ours.items():
+    for name, value in required.items():
         if settings.get(name, "auto") not in ("auto", value, 1):  # 1: what Accelerate fills in
             raise ConfigError(
                 f"DeepSpeed's `{name}` is {settings[name]}, but this run has {value}: omit it, "

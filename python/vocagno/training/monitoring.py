@@ -23,20 +23,22 @@ from vocagno.training.run_log import Entry
 from vocagno.training.sampler import MicroBatches
 
 _SETTLED = 0.25
-"""Share of a run after which the threshold of its quota is judged."""
+"""The share of a run after which the threshold of its quota is judged."""
 _LEAST_KEPT = 0.5
-"""Share of the tokens; below it a window that drops noise says so."""
+"""A run that drops noise warns if it keeps a smaller share of the tokens of a window."""
 _LEAST_PAIRED = 0.05
-"""Share of the tokens with the teacher's distribution, below which a run says so."""
+"""A run warns if a smaller share of the tokens has the teacher's distribution."""
 _LEVEL = 0.05
-"""How much more than the student a teacher may lose, as a share of its loss, and still be called
-level with it: such a teacher gains a little, one that loses a quarter more does harm."""
+"""A teacher is level with the student if it loses more by at most this share of its own loss.
+
+Such a teacher gains a little; one that loses a quarter more does harm.
+"""
 _USUAL_DEVIATION = 0.1
-"""Of the share of kept tokens from `top_fraction`, before a run says so."""
+"""A run warns if the share of kept tokens differs from `top_fraction` by more than this."""
 
 
 class DeviceTime:
-    """Time that the device spends on something, added up without the host waiting for it."""
+    """The time that the device spends on some work, added up without making the host wait."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -45,6 +47,7 @@ class DeviceTime:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
+        """Adds the time that the device spends on the work of a block."""
         if self._device.type == "cpu":
             began = time.monotonic()
             yield
@@ -57,7 +60,7 @@ class DeviceTime:
         self._events.append((begin, end))
 
     def seconds(self) -> float:
-        """All so far; waits for the device."""
+        """The seconds that were added up so far; waits for the device."""
         for begin, end in self._events:
             end.synchronize()
             self._seconds += begin.elapsed_time(end) / 1e3
@@ -67,45 +70,47 @@ class DeviceTime:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step; its tensors stay on the device."""
+    """The results of one step. The tensors stay on the device until the window ends."""
 
     step: int
-    """Steps before it."""
+    """The number of steps before this one."""
     counts: TokenCounts
-    """Over all processes."""
+    """The counts of tokens, over all processes."""
     norm: Tensor
-    """Of the gradient, before clipping."""
+    """The norm of the gradient, before clipping."""
     sums: Tensor
-    """`LossSums.tensor`, of this process."""
+    """The `LossSums.tensor` of this process."""
     row_sums: list[Tensor]
-    """Of each micro-batch: (B,) the sum of the losses of each row."""
+    """For each micro-batch, (B,): the sum of the losses of each row."""
 
 
 class Window:
-    """The steps since the last entry."""
+    """The steps since the last line of the log, which become its next line."""
 
     def __init__(self, device: torch.device, method: Method) -> None:
         self.method = method
         self.records: list[StepRecord] = []
         self.teacher_time: DeviceTime = DeviceTime(device)
-        """Of a live teacher."""
+        """The time of a live teacher."""
         self.started: float = time.monotonic()
-        """Later by the time in which the run did something else."""
+        """The start of the window, moved later by the time that went into other work than steps."""
         self.waited: float = 0.0
-        """Seconds in which the steps stood still for their rows: loading, aligning, collating."""
+        """Seconds for which the steps waited for their rows: loading, aligning, collating."""
 
     def sums(self) -> Tensor:
-        """(steps, 10) on the host, each as `LossSums.tensor`, of this process; waits for the
-        device."""
+        """The sums of each step of this process, (steps, 10) on the host; waits for the device.
+
+        The columns are those of `LossSums.tensor`.
+        """
         return torch.stack([record.sums for record in self.records]).cpu()
 
     @property
     def counts(self) -> TokenCounts:
-        """Those of its steps, over all processes."""
-        return reduce(TokenCounts.plus, (one.counts for one in self.records), TokenCounts())
+        """The counts of the tokens of all steps, over all processes."""
+        return reduce(TokenCounts.plus, (record.counts for record in self.records), TokenCounts())
 
     def entry(self, step: int, sums: Tensor) -> dict[str, Any]:
-        """The line for `metrics.jsonl`, given `sums()` added up over all processes."""
+        """The line for `metrics.jsonl`. Args: sums: `sums()`, added up over all processes."""
         total = LossSums.of(sums.sum(0))
         tokens = token_entry(f"step {step}", self.method, total, self.counts)
         elapsed = time.monotonic() - self.started
@@ -122,12 +127,15 @@ class Window:
 
 
 def token_entry(where: str, method: Method, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
-    """What a log says of the tokens of some steps, given the totals of all processes.
+    """The part of a line of the log that describes the tokens of some steps.
 
-    Raises: GuidanceError if others were kept on the device than the alignment says; `where` stands
-    before the message.
+    Args:
+        where: the beginning of an error message.
+        sums, counts: the totals of all processes.
+    Raises: GuidanceError if the device kept another number of tokens than the alignment says.
     """
     kept = counts.kept if method.knows_kept else sums.kept
+    # A loss that is not finite has its own error, which names the rows (`Watch`).
     if kept != sums.kept and math.isfinite(sums.nll):
         raise GuidanceError(
             f"{where}: {sums.kept:,.0f} tokens were kept where the alignment says "
@@ -147,9 +155,11 @@ def token_entry(where: str, method: Method, sums: LossSums, counts: TokenCounts)
 
 
 class Warnings:
-    """Says once if the selection is unusual, once if the paper's rule flattens the student
-    (docs/guidance.md), and once if a teacher whose distribution is learnt knows less than the
-    student (docs/distributions.md)."""
+    """The warnings of a run about its guidance; each kind comes at most once.
+
+    The selection is unusual; the paper's rule flattens the student (docs/guidance.md); a teacher
+    whose distribution is learnt knows less than the student (docs/distributions.md).
+    """
 
     def __init__(self, guidance: GuidanceConfig, steps: int) -> None:
         self._guidance = guidance
@@ -159,30 +169,32 @@ class Warnings:
         self._is_judged = not (guidance.keeps_quota and guidance.criterion == "excess")
 
     def look(self, entry: Entry) -> list[str]:
-        """What there is to say after a window; of its threshold if a quarter of the run is over."""
-        found, threshold = [], entry.threshold
+        """The new warnings after a window; the threshold is judged after a quarter of the run."""
+        warnings, threshold = [], entry.threshold
         if not self._is_unusual and (unusual := unusual_selection(entry, self._guidance)):
             self._is_unusual = True
-            found.append(unusual)
-        if not self._is_behind and (behind := teacher_behind(entry, self._guidance)):
+            warnings.append(unusual)
+        if not self._is_behind and (weak_teacher := teacher_behind(entry, self._guidance)):
             self._is_behind = True
-            found.append(behind)
+            warnings.append(weak_teacher)
         if not self._is_judged and threshold is not None and entry.step >= self._first_step:
             self._is_judged = True  # once, whatever it is
             if threshold > 0:
-                found.append(
+                warnings.append(
                     f"step {entry.step}: the threshold of guidance.top_fraction "
                     f"{self._guidance.top_fraction} is {threshold:+.2f} nats: tokens on which the "
                     "student is behind the teacher by less are not trained, which raises the "
                     "held-out loss of clean text; a run without guidance.top_fraction drops lines "
                     "of noise instead (docs/guidance.md)"
                 )
-        return found
+        return warnings
 
 
 def teacher_behind(entry: Entry, guidance: GuidanceConfig) -> str | None:
-    """Warns of a teacher that loses more than the student on the text that both are compared on,
-    for the methods that train towards what the teacher says. None if there is nothing to say."""
+    """A warning if the teacher loses more than the student where both are compared; else None.
+
+    Only methods that train towards the teacher's distribution need one.
+    """
     excess, teacher_loss = entry.mean_excess_loss, entry.mean_teacher_loss
     if not guidance.moves_towards_teacher or excess is None or teacher_loss is None:
         return None
@@ -198,10 +210,13 @@ def teacher_behind(entry: Entry, guidance: GuidanceConfig) -> str | None:
 
 
 def unusual_selection(entry: Entry, guidance: GuidanceConfig) -> str | None:
-    """Why far more or fewer tokens are kept than `guidance.top_fraction` says, or so few that most
-    of the text is noise to the teacher, if they are; or how many have no scores, if these are more
-    than `guidance.min_coverage` allows of a corpus; or that few meet the teacher's distribution."""
-    if entry.loss is None:
+    """A warning if a window trains on an unusual share of the tokens; else None.
+
+    In this order: more tokens have no scores than `guidance.min_coverage` allows for a corpus; few
+    have the teacher's distribution; most are dropped as noise; the share of kept tokens differs
+    from `guidance.top_fraction`.
+    """
+    if entry.loss is None:  # a line about held-out text
         return None
     reasons, kept, tokens = entry.unmapped or {}, entry.kept_fraction, max(1, entry.tokens)
     missing = reasons.get("missing", 0) / tokens
@@ -224,27 +239,27 @@ def unusual_selection(entry: Entry, guidance: GuidanceConfig) -> str | None:
         )
     if not guidance.keeps_quota or guidance.top_fraction is None or not reasons:
         return None
-    wanted = guidance.top_fraction
-    if abs(kept - wanted) <= _USUAL_DEVIATION:
+    quota = guidance.top_fraction
+    if abs(kept - quota) <= _USUAL_DEVIATION:
         return None
     worst = max(reasons, key=lambda reason: reasons[reason])
     without = sum(reasons.values()) / tokens
     return (
-        f"step {entry.step}: {kept:.0%} of the tokens are kept, not {wanted:.0%}: "
+        f"step {entry.step}: {kept:.0%} of the tokens are kept, not {quota:.0%}: "
         f"{without:.0%} have no teacher loss (most of them: {worst}), and guidance.unmapped is "
         f"{guidance.unmapped}"
     )
 
 
 SPIKE_RATIO = 1.5
-"""A step's loss this many times that of the window before is logged with its documents."""
+"""A step whose loss is so many times that of the window before is logged with its documents."""
 _MOST_ROWS = 4
-"""Rows of a step that are named: those with the largest losses."""
+"""The number of rows of a step that are named, those with the largest losses."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Watch:
-    """Keeps an eye on a run; every process calls it alike."""
+    """Finds the steps and rows whose loss is unusual. All processes call it at the same steps."""
 
     batches: MicroBatches
     rows: MixedRows
@@ -252,16 +267,17 @@ class Watch:
     host_sum: HostSum
 
     def look(self, window: Window, sums: Tensor, usual_loss: float | None) -> list[dict[str, Any]]:
-        """The steps whose loss is a spike: step, loss, and the rows with the largest losses.
+        """Finds the steps whose loss is a spike, each with the rows that have the largest losses.
 
         Args:
             sums: `window.sums()` added up over all processes.
             usual_loss: the mean of the window before, if there was one.
+        Returns: a dict for each spike: `step`, `loss`, `rows`.
         Raises: GuidanceError for a step with a NaN or infinite loss or gradient.
         """
         spikes = []
-        for record, of_step in zip(window.records, sums, strict=True):
-            loss = LossSums.of(of_step).nll / max(1, record.counts.predicted)
+        for record, step_sums in zip(window.records, sums, strict=True):
+            loss = LossSums.of(step_sums).nll / max(1, record.counts.predicted)
             norm = float(record.norm)
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 self._refuse(record, loss, norm)
@@ -271,14 +287,17 @@ class Watch:
 
     def largest(self, record: StepRecord) -> list[dict[str, Any]]:
         """The rows of a step with the largest losses, over all processes, worst first."""
-        mine = [row for rows in self.batches.rows_of(record.step) for row in rows]
+        numbers = [row for rows in self.batches.rows_of(record.step) for row in rows]
         losses = (torch.cat(record.row_sums) / self.seq_len).tolist()
-        found = [self._named(row) | {"loss": loss} for row, loss in zip(mine, losses, strict=True)]
-        together = [row for part in self.host_sum.gathered(_worst(found)) for row in part]
-        return _worst(together)
+        rows = [
+            self._row_facts(number) | {"loss": loss}
+            for number, loss in zip(numbers, losses, strict=True)
+        ]
+        # Each process sends only its worst rows: the worst of all are among these.
+        return _worst([row for part in self.host_sum.gathered(_worst(rows)) for row in part])
 
-    def _named(self, row: int) -> dict[str, Any]:
-        """A row by its number in its corpus, which is named if there are several."""
+    def _row_facts(self, row: int) -> dict[str, Any]:
+        """The number of a row in its corpus and its documents; the corpus, if there are several."""
         corpus, number = self.rows.place(row)
         stores = self.rows.stores
         documents = stores[corpus][number].documents.tolist()
@@ -286,16 +305,18 @@ class Watch:
         return name | {"row": number, "documents": documents}
 
     def _refuse(self, record: StepRecord, loss: float, norm: float) -> None:
+        """Raises: GuidanceError for a step whose loss or gradient is not finite."""
         rows = self.largest(record)
-        bad = [row for row in rows if _size(row) == math.inf] or rows
-        what = f"loss is {loss}" if not math.isfinite(loss) else f"grad_norm is {norm}"
+        bad = [row for row in rows if _sortable_loss(row) == math.inf] or rows
+        fault = f"loss is {loss}" if not math.isfinite(loss) else f"grad_norm is {norm}"
         raise GuidanceError(
-            f"step {record.step + 1}: {what}; {described(bad)}. Look at these documents, or lower "
+            f"step {record.step + 1}: {fault}; {described(bad)}. Look at these documents, or lower "
             "optimizer.lr (in another `output`). The last checkpoint is as it was."
         )
 
 
 def described(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Text that names rows by number, corpus, loss and documents."""
     return "; ".join(
         f"row {row['row']}{' of ' + row['corpus'] if row.get('corpus') else ''} ("
         f"loss {row['loss']:.3g}, documents {', '.join(map(str, row['documents']))})"
@@ -304,22 +325,21 @@ def described(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _worst(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(rows, key=_size, reverse=True)[:_MOST_ROWS]
+    return sorted(rows, key=_sortable_loss, reverse=True)[:_MOST_ROWS]
 
 
-def _size(row: dict[str, Any]) -> float:
-    """Its loss: NaN counts as infinite."""
+def _sortable_loss(row: dict[str, Any]) -> float:
+    """The loss of a row; NaN counts as infinite, because sorting by NaN has no order."""
     loss = float(row["loss"])
     return loss if math.isfinite(loss) else math.inf
 
 
 Log = Callable[[Mapping[str, Any]], None]
-"""Takes a line of `metrics.jsonl`."""
+"""A function that takes a line of `metrics.jsonl`."""
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Raises: ConfigError for a tracker whose package is not installed (Accelerate would
-    silently continue without it)."""
+    """Checks that trackers are installed: Accelerate omits others silently. Raises: ConfigError."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(
@@ -331,7 +351,7 @@ def check_trackers(names: Sequence[str]) -> None:
 def tracking(
     accelerator: Accelerator, project: str, run: str, options: Mapping[str, Any]
 ) -> Iterator[Log]:
-    """Starts the trackers of a run on its first process, and ends them whatever happens."""
+    """Starts the trackers of a run on its first process, and ends them even after an error."""
     names = {"wandb": {"name": run}, "trackio": {"name": run}}
     plain = {
         name: value if isinstance(value, bool | int | float | str) else str(value)
@@ -347,13 +367,16 @@ def tracking(
 
 
 def _numbers(entry: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line, those of `unmapped` as unmapped/REASON; spikes by their number."""
-    found: dict[str, float] = {}
+    """The numbers of a line for trackers, which take no nested values.
+
+    A mapping becomes a number for each key (`unmapped/REASON`), a list (spikes) its length.
+    """
+    numbers: dict[str, float] = {}
     for name, value in entry.items():
         if isinstance(value, Mapping):
-            found |= {f"{name}/{key}": number for key, number in value.items()}
+            numbers |= {f"{name}/{key}": number for key, number in value.items()}
         elif isinstance(value, list):
-            found[name] = len(value)
+            numbers[name] = len(value)
         elif name != "step":
-            found[name] = value
-    return found
+            numbers[name] = value
+    return numbers

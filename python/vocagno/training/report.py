@@ -1,4 +1,4 @@
-"""The report of training runs, from what they left in their folders: as text and as a page."""
+"""The report of training runs, a page made from the files in their folders."""
 
 import json
 from collections import Counter
@@ -17,8 +17,9 @@ from vocagno.views.html import escaped, legend, page_of, plain_table, section_of
 from vocagno.views.passage import Passage
 
 REPORT = "report.html"
-"""In the folder of a run."""
+"""The file of the report in the folder of a run."""
 _PASSAGES = "passages.json"
+"""The file, next to it, of what the teacher chose in some documents."""
 _MOST_SPIKES = 5
 _WORDS = {"None": "null", "True": "true", "False": "false"}
 _INTRODUCTION = (
@@ -29,25 +30,25 @@ _SHARES = {"MFU": "mfu", "waiting for data": "data_share", "the teacher's time":
 
 
 class _Measured(NamedTuple):
-    """A value of a run at some time."""
+    """A value of a run, and the tokens and hours after which it was measured."""
 
     tokens: float
-    """Predicted tokens from the start of the run."""
+    """Predicted tokens since the start of the run."""
     hours: float
-    """Spent on steps, from the start of the run."""
+    """Hours of training steps since the start of the run."""
     value: float
 
 
 def keep_passages(output: Path, passages: Sequence[Passage]) -> None:
-    """Keeps what the teacher chose of some documents, for the report."""
+    """Writes what the teacher chose in some documents, from which a report can be made later."""
     write_json(output / _PASSAGES, [passage.as_dict() for passage in passages])
 
 
 def write_report(folders: Sequence[Path], path: Path) -> None:
-    """Writes one page for runs, finished or not; the first is the one they are compared with.
+    """Writes one page about runs, finished or not. The others are compared with the first.
 
-    Raises: RunError as `read_runs`, and for another damaged file in a folder; ConfigError for a
-        configuration of wrong options.
+    Raises: RunError for a folder without a run, or a damaged file in it; ConfigError for a
+        configuration with wrong options.
     """
     runs = read_runs(folders)
     configs = {run.name: kept_config(run.folder) for run in runs}
@@ -76,6 +77,7 @@ def write_report(folders: Sequence[Path], path: Path) -> None:
 
 
 def _section(heading: str, about: str, body: str) -> str:
+    """A section of the page; empty if its body is."""
     if not body:
         return ""
     lead = f"<p class=lead>{escaped(about)}</p>" if about else ""
@@ -83,32 +85,34 @@ def _section(heading: str, about: str, body: str) -> str:
 
 
 def _facts_of_all(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """Cells of the table of runs, by their headings; of several with the difference of the held-out
-    loss behind it."""
+    """The rows of the table of runs: cells by their headings.
+
+    Several runs also have the difference of the held-out loss from the first run.
+    """
     first, rows = runs[0].as_dict()["last_validation_loss"], []
     for run in runs:
-        found = run.as_dict()
+        summary = run.as_dict()
         windows = [entry for entry in run.entries if entry.loss is not None]
-        loss = found["last_validation_loss"]
+        loss = summary["last_validation_loss"]
         row = {
             "run": run.name,
-            "steps": f"{found['steps']:,}",
-            "tokens": f"{found['tokens']:,}",
+            "steps": f"{summary['steps']:,}",
+            "tokens": f"{summary['tokens']:,}",
             "held-out loss": _number(loss, ".4f"),
-            "nats a byte": _number(found["last_nats_per_byte"], ".4f"),
+            "nats a byte": _number(summary["last_nats_per_byte"], ".4f"),
         }
         if len(runs) > 1 and first is not None:
             row["difference"] = "" if loss in (None, first) else f"{loss - first:+.4f}"
         row |= {
-            "best": _number(found["best_validation_loss"], ".4f"),
+            "best": _number(summary["best_validation_loss"], ".4f"),
             "trained on": f"{run.kept_share:.1%}",
-            "tokens/s": _number(found["mean_tokens_per_s"], ",.0f"),
+            "tokens/s": _number(summary["mean_tokens_per_s"], ",.0f"),
             "hours": f"{sum(entry.seconds for entry in windows) / 3600:.3g}",
         }
         for heading, name in _SHARES.items():
             values = [getattr(entry, name) for entry in windows]
-            if known := [value for value in values if value is not None]:
-                row[heading] = f"{_mean(known):.1%}"
+            if measured := [value for value in values if value is not None]:
+                row[heading] = f"{_mean(measured):.1%}"
         rows.append(row)
     return rows
 
@@ -122,6 +126,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _curves_section(runs: Sequence[Run]) -> str:
+    """A section with a chart for each quantity, over tokens and over hours."""
     curves = [_curves(run) for run in runs]
     extra = [name for of_run in curves for name in of_run if name.startswith("held out: ")]
     quantities = (
@@ -137,10 +142,10 @@ def _curves_section(runs: Sequence[Run]) -> str:
         for axis in ("tokens", "hours") if unit else ("tokens",):
             lines = []
             for number, (run, of_run) in enumerate(zip(runs, curves, strict=True)):
-                points = [(getattr(one, axis), one.value) for one in of_run.get(quantity, ())]
+                points = [(getattr(at, axis), at.value) for at in of_run.get(quantity, ())]
                 is_thin = quantity in ("loss", "tokens_per_s", "kept_fraction")
                 lines.append(Line(run.name, points, number, is_thin and len(points) > 1))
-            drawn = chart(
+            picture = chart(
                 lines,
                 heading=heading,
                 x_label="predicted tokens" if axis == "tokens" else "hours of training steps",
@@ -148,25 +153,28 @@ def _curves_section(runs: Sequence[Run]) -> str:
                 y_range=(0.0, 1.05) if is_share else None,
                 is_percent=is_share,
             )
-            charts += [drawn] if drawn else []
+            charts += [picture] if picture else []  # empty without points
     about = "The first tenth of a curve may lie above its panel."
-    drawn = f"{key([run.name for run in runs])}<div class=charts>{''.join(charts)}</div>"
-    return _section("Curves", about, drawn if charts else "")
+    body = f"{key([run.name for run in runs])}<div class=charts>{''.join(charts)}</div>"
+    return _section("Curves", about, body if charts else "")
 
 
 def _curves(run: Run) -> dict[str, list[_Measured]]:
-    """Values over tokens and hours, by `loss`, `validation_loss`, `kept_fraction`, `tokens_per_s`,
-    and any `held out: NAME`; a validation is at the steps before it."""
+    """The curves of a run by quantity.
+
+    Quantities: `loss`, `validation_loss`, `kept_fraction`, `tokens_per_s`, and `held out: NAME` for
+    each of several held-out texts. A validation lies where the steps before it end.
+    """
     hours_at, hours = {0: 0.0}, 0.0
     for entry in run.entries:
         hours += entry.seconds / 3600
         hours_at[entry.step] = hours
     tokens_at = {point.step: point.tokens for point in run.points}
-    found: dict[str, list[_Measured]] = {}
+    curves: dict[str, list[_Measured]] = {}
 
     def add(name: str, step: int, value: float) -> None:
-        one = _Measured(tokens_at[step], hours_at.get(step, 0.0), value)
-        found.setdefault(name, []).append(one)
+        point = _Measured(tokens_at[step], hours_at.get(step, 0.0), value)
+        curves.setdefault(name, []).append(point)
 
     for point in run.points:
         for name in ("loss", "validation_loss", "kept_fraction"):
@@ -177,11 +185,11 @@ def _curves(run: Run) -> dict[str, list[_Measured]]:
             add("tokens_per_s", entry.step, entry.tokens_per_s)
         for name, loss in entry.validation_losses.items():
             add(f"held out: {name}", entry.step, loss)
-    return found
+    return curves
 
 
 def _coverage(runs: Sequence[Run]) -> str:
-    """Coverage, and the share of the tokens without a teacher loss by reason, of guided runs."""
+    """A section on the coverage of guided runs, and why tokens have no teacher loss."""
     rows = []
     for run in runs:
         windows = [entry for entry in run.entries if entry.unmapped is not None]
@@ -196,7 +204,8 @@ def _coverage(runs: Sequence[Run]) -> str:
             "coverage": f"{_mean([entry.coverage or 0.0 for entry in windows]):.2%}",
             "scored": f"{_mean(scored):.2%}" if scored else "",
         }
-        rows.append(row | {one: f"{counts[one] / max(1, total):.2%}" for one in REASONS})
+        shares = {reason: f"{counts[reason] / max(1, total):.2%}" for reason in REASONS}
+        rows.append(row | shares)
     about = (
         "Tokens without a teacher loss, by reason, as shares of the predicted tokens. Coverage is "
         "the share of the tokens with text that share text with a token of the teacher."
@@ -205,6 +214,7 @@ def _coverage(runs: Sequence[Run]) -> str:
 
 
 def _differences(configs: dict[str, Config]) -> str:
+    """A section with the options in which the runs differ."""
     options = [config.as_options() for config in configs.values()]
     rows = []
     for name in dict.fromkeys(name for of_run in options for name in of_run):
@@ -216,17 +226,18 @@ def _differences(configs: dict[str, Config]) -> str:
 
 
 def _examples(runs: Sequence[Run]) -> list[str]:
-    shown = [(run.name, passage) for run in runs for passage in kept_passages(run.folder)]
-    if not shown:
+    """Sections with the documents in which the runs kept what the teacher chose."""
+    passages = [(run.name, passage) for run in runs for passage in kept_passages(run.folder)]
+    if not passages:
         return []
     about = "The first documents, each ranked by itself, with the student as it was at the end."
-    how = legend([passage for _, passage in shown])
-    pictures = [section_of(passage, f", {name}") for name, passage in shown]
-    return [_section("What the teacher chose", about, how), *pictures]
+    explanation = legend([passage for _, passage in passages])
+    pictures = [section_of(passage, f", {name}") for name, passage in passages]
+    return [_section("What the teacher chose", about, explanation), *pictures]
 
 
 def kept_passages(output: Path) -> list[Passage]:
-    """The passages that `keep_passages` wrote; none without a file.
+    """The passages that `keep_passages` wrote; empty if there is no file.
 
     Raises: RunError for a damaged file.
     """
@@ -234,7 +245,7 @@ def kept_passages(output: Path) -> list[Passage]:
     if not path.is_file():
         return []
     try:
-        return [Passage.from_dict(one) for one in json.loads(path.read_bytes())]
+        return [Passage.from_dict(fields) for fields in json.loads(path.read_bytes())]
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise RunError(
             f"{path}: damaged ({type(error).__name__}: {error}); remove it to write the page "
@@ -243,14 +254,14 @@ def kept_passages(output: Path) -> list[Passage]:
 
 
 def _warnings(entries: Sequence[Entry], config: Config) -> list[str]:
-    """What the run said of itself while it trained."""
+    """The warnings that the run gave while it trained, made again from its log."""
     warnings = Warnings(config.guidance, config.train.steps)
-    found = [warning for entry in entries for warning in warnings.look(entry)]
+    texts = [warning for entry in entries for warning in warnings.look(entry)]
     spikes = [spike for entry in entries for spike in entry.spikes]
-    found += [
+    texts += [
         f"step {spike['step']}: a loss of {spike['loss']:.3f}; {described(spike['rows'])}"
         for spike in spikes[:_MOST_SPIKES]
     ]
     if len(spikes) > _MOST_SPIKES:
-        found.append(f"{len(spikes) - _MOST_SPIKES:,} more spikes of the loss (metrics.jsonl)")
-    return found
+        texts.append(f"{len(spikes) - _MOST_SPIKES:,} more spikes of the loss (metrics.jsonl)")
+    return texts

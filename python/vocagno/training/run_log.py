@@ -1,4 +1,4 @@
-"""Logs of training runs over the predicted tokens seen so far: losses, selected share."""
+"""Reads the logs of training runs: losses and kept share over the tokens trained on so far."""
 
 import json
 import math
@@ -21,7 +21,7 @@ _TOGETHER = {
     "unmapped": ("loss", "coverage"),
     "validation_losses": ("validation_loss",),
 }
-"""What a line with a value has, too."""
+"""The other values that a line must have if it has the value of the key."""
 
 
 class RunError(InputError):
@@ -38,7 +38,7 @@ class SpikeRow(TypedDict):
     documents: list[Count]
     loss: float
     corpus: str | None
-    """If there are several."""
+    """The corpus of the row, if there are several."""
 
 
 class Spike(TypedDict):
@@ -51,8 +51,11 @@ class Spike(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A line of the log, as far as it is read. With `loss` it is of some training steps, with
-    `validation_loss` of the held-out text."""
+    """The values of a line of the log that are read again.
+
+    A line with `loss` is about some training steps, one with `validation_loss` about the held-out
+    text.
+    """
 
     step: Count
     loss: float | None = None
@@ -76,70 +79,73 @@ class Entry:
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> "Entry":
-        """The entry in a line that has the right types."""
+        """Makes an entry from a line whose values have the right types."""
         return cls(**{name: value for name, value in line.items() if name in _TYPES})
 
     @property
     def seconds(self) -> float:
-        """Seconds of its training steps; 0 if their speed, which is in tenths, is 0."""
+        """Seconds of the training steps; 0 if their speed, which is rounded to tenths, is 0."""
         return self.tokens / self.tokens_per_s if self.tokens_per_s >= 0.1 else 0.0
 
 
-def _given(kind: Any) -> Any:
-    """The type of a value that is there: a line has none in place of a null."""
-    rest = [one for one in get_args(kind) if one is not NoneType]
-    return rest[0] if NoneType in get_args(kind) else kind
+def _without_none(kind: Any) -> Any:
+    """The type without `| None`: a line omits a value that was not measured, it has no null."""
+    members = [member for member in get_args(kind) if member is not NoneType]
+    return members[0] if NoneType in get_args(kind) else kind
 
 
 _TYPES = get_type_hints(Entry)
-_NOT_NULL = {name: _given(kind) for name, kind in _TYPES.items()}
+_NOT_NULL = {name: _without_none(kind) for name, kind in _TYPES.items()}
 _LINE: Any = TypedDict("_LINE", _NOT_NULL, total=False)  # type: ignore[misc]  # fields of `Entry`
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Measurements of a run at a step; losses in nats a token, None where not measured."""
+    """The measurements of a run at a step. Losses are in nats a token; None: not measured."""
 
     step: int
     tokens: int
     """Predicted tokens from the start of the run to this step."""
     loss: float | None = None
-    """Mean over the steps since the last one that has a loss, as is `kept_fraction`."""
+    """The mean over the steps since the last point with a loss."""
     validation_loss: float | None = None
     kept_fraction: float | None = None
-    """Selected share of the predicted tokens, 0 to 1."""
+    """The share of the predicted tokens that were trained on, 0 to 1, over the steps of `loss`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A training run: its points, by ascending step, at least one of them with a loss."""
+    """A training run as its log has it."""
 
     name: str
     folder: Path
     entries: list[Entry]
-    """All lines of its log."""
+    """All lines of the log."""
     points: list[Point]
+    """The measurements by ascending step; at least one of them has a loss."""
     tokens_per_s: float | None
-    """Predicted tokens over seconds, both of all training lines."""
+    """The predicted tokens of all training lines, divided by the seconds of all."""
 
     def curve(self, quantity: str) -> tuple[list[int], list[float]]:
-        """Tokens and values of a quantity (a field of `Point`), where it was measured."""
+        """The tokens and values of the points that have a quantity (a field of `Point`)."""
         points = [point for point in self.points if getattr(point, quantity) is not None]
         return [point.tokens for point in points], [getattr(point, quantity) for point in points]
 
     @property
     def kept_share(self) -> float:
-        """Selected share of all predicted tokens."""
+        """The share of all predicted tokens that were trained on."""
         windows = [point for point in self.points if point.kept_fraction is not None]
         begins = [0, *(point.tokens for point in windows)]
-        kept = sum(
-            (point.tokens - begin) * (point.kept_fraction or 0.0)
-            for point, begin in zip(windows, begins, strict=False)
-        )
+        kept = 0.0
+        for point, begin in zip(windows, begins, strict=False):  # begins has one more
+            kept += (point.tokens - begin) * (point.kept_fraction or 0.0)
         return kept / max(1, begins[-1])
 
     def as_dict(self) -> dict[str, Any]:
-        """How far it went and its losses; None where nothing was measured, or nothing finite."""
+        """A summary: how far the run went, and its losses.
+
+        A value is None if it was not measured, or was never finite.
+        """
         validation = self.curve("validation_loss")[1]
         last = validation[-1] if validation else math.nan
         per_byte = [entry.validation_nats_per_byte or math.nan for entry in self.entries]
@@ -154,16 +160,18 @@ class Run:
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """Reads runs, each named by the last part of its folder's path, by more where two are alike.
-    Raises: RunError for a folder given twice, and as `read_run`."""
+    """Reads runs. The name of each is the last part of its folder's path; more parts if two agree.
+
+    Raises: RunError for a folder given twice, or for one that `read_run` cannot read.
+    """
     return [read_run(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
 
 
 def read_run(folder: Path, name: str | None = None) -> Run:
     """Reads the log in the output folder of a run, finished or not.
 
-    A validation between two training lines lies between their tokens in proportion to its step. A
-    last line truncated by a kill is skipped, as are lines with neither loss.
+    The tokens of a validation between two training lines are interpolated by its step. A last line
+    truncated by a kill is skipped, and so are lines with neither loss.
 
     Raises: RunError, which names the folder, or the file and the line.
     """
@@ -212,23 +220,24 @@ def read_run(folder: Path, name: str | None = None) -> Run:
 
 
 def _entries(path: Path) -> Iterator[tuple[str, Entry]]:
-    """The lines of a log, and where each stands."""
+    """Yields the lines of a log, each with the words that say where it stands."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             where = f"{path}, line {number}"
             try:
-                found = json.loads(line)
+                values = json.loads(line)
             except (ValueError, RecursionError) as error:
                 if not line.endswith(b"\n"):  # the last one, truncated by a kill
                     return
                 raise _fault(where, f"not JSON ({error})") from error
-            values = checked(_LINE, found, partial(_fault, where))
+            values = checked(_LINE, values, partial(_fault, where))
             if "step" not in values:
                 raise _fault(where, "has no `step`")
             present = {name for name, value in values.items() if value is not None}
-            for name, others in _TOGETHER.items():
-                if name in present and (lacking := [one for one in others if one not in present]):
-                    raise _fault(where, f"has `{name}`, but no `{lacking[0]}`")
+            for name, companions in _TOGETHER.items():
+                missing = [other for other in companions if other not in present]
+                if name in present and missing:
+                    raise _fault(where, f"has `{name}`, but no `{missing[0]}`")
             yield where, Entry.of(values)
 
 
@@ -237,15 +246,20 @@ def _fault(where: str, words: str) -> RunError:
 
 
 def _tokens_at(step: int, steps: Sequence[int], tokens: Sequence[int]) -> int:
-    """Predicted tokens up to a step, if those of each window are spread evenly over its steps, and
-    continue as in the last."""
+    """The predicted tokens up to a step, interpolated between the ends of windows.
+
+    A step after the last window is extrapolated from it.
+    """
     right = min(max(1, bisect_left(steps, step)), len(steps) - 1)
-    of_step = (tokens[right] - tokens[right - 1]) / (steps[right] - steps[right - 1])
-    return tokens[right] + round((step - steps[right]) * of_step)
+    tokens_per_step = (tokens[right] - tokens[right - 1]) / (steps[right] - steps[right - 1])
+    return tokens[right] + round((step - steps[right]) * tokens_per_step)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """As few last parts of each path as tell it from the others."""
+    """The shortest distinct names: as few last parts of each path as make it unlike the others.
+
+    Raises: RunError for a folder given twice, which no number of parts distinguishes.
+    """
     paths = [folder.resolve() if ".." in folder.parts else folder.absolute() for folder in folders]
     lengths = [1] * len(paths)
     while True:
@@ -257,4 +271,4 @@ def _names(folders: Sequence[Path]) -> list[str]:
         for folder, path in zip(folders, paths, strict=True):
             if paths.count(path) > 1:
                 raise RunError(f"{folder}: given twice; name each run once")
-        lengths = [length + more for length, more in zip(lengths, alike, strict=True)]
+        lengths = [length + is_alike for length, is_alike in zip(lengths, alike, strict=True)]

@@ -1,4 +1,4 @@
-"""The tokens that a teacher chooses of a text, and the page of them that a run draws."""
+"""Shows which tokens of a text a teacher chooses: on a page of a run, or for one text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -43,19 +43,20 @@ from vocagno.views.passage import Passage, StudentToken, Token, judged
 from vocagno.views.texts import GuidedText
 
 DOCUMENTS = 3
+"""The number of documents of each corpus that are shown."""
 SHORTEST = 200
-"""Characters; shorter documents are not drawn if there are longer ones."""
+"""Documents of at most so many characters are not shown if there are longer ones."""
 TOKENS = 200
-"""Most tokens of a document that are shown, from its beginning."""
+"""The most tokens of a document that are shown, from its beginning."""
 
 _NO_FACTS = [None] * len(UnitFacts._fields)
 _UNPREDICTED: tuple[Any, ...] = (None, np.nan, 0.0, Reason.SPECIAL, *_NO_FACTS)
-"""Loss, teacher loss, weight, reason and facts of the first token, which is not predicted."""
+"""The loss, teacher loss, weight, reason and facts of a first token, which is not predicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A document as a row."""
+    """A document and the row that its beginning makes."""
 
     title: str
     text: str
@@ -65,24 +66,29 @@ class Sample:
 def choose_samples(
     corpus: Corpus, tokenizer: StudentTokenizer, seq_len: int, first_document: int = 0
 ) -> list[Sample]:
-    """The first documents of the corpus that are not too short, or else the first ones.
-    `first_document`: the number that its first one has in the run's rows."""
+    """Chooses the first documents of a corpus that are not too short, or else the first ones.
+
+    Args: first_document: the number of the corpus's first document in the rows of the run.
+    """
     shard = corpus.shards[0]
-    found = corpus.read(shard)
-    sizes = [len(text) for text in found.texts]
+    documents = corpus.read(shard)
+    sizes = [len(text) for text in documents.texts]
     longer = [number for number, size in enumerate(sizes) if size > SHORTEST]
     samples: list[Sample] = []
     for number in longer or [number for number, size in enumerate(sizes) if size]:
-        tokens, refused = tokenizer.spans.try_encode([found.texts[number]])
+        tokens, refused = tokenizer.spans.try_encode([documents.texts[number]])
         if refused:
             continue
         document = shard.first_document + number
-        before, prompts = tokenizer.spans.prefix_ids, [found.prompt_bytes[number]]
         stream = join_documents(
-            tokens, first_document + document, before, tokenizer.eos_id, prompts
+            tokens,
+            first_document + document,
+            tokenizer.spans.prefix_ids,
+            tokenizer.eos_id,
+            [documents.prompt_bytes[number]],
         )
         row = cut_rows(stream, min(seq_len, TOKENS, len(stream.ids) - 1))[0]
-        samples.append(Sample(f"Document {document}", found.texts[number], row))
+        samples.append(Sample(f"Document {document}", documents.texts[number], row))
         if len(samples) == DOCUMENTS:
             break
     return samples
@@ -90,19 +96,21 @@ def choose_samples(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampler:
-    """Draws the teacher's choice in some documents, with the student as it is."""
+    """Shows the teacher's choice in some documents, with the student as it is now."""
 
     samples: Sequence[Sample]
     tokenizer: StudentTokenizer
     teacher: TokenSpans | None
-    """For the strings of its tokens; None: they are not shown."""
+    """The teacher's tokenizer, for the texts of its tokens; None: they are not shown."""
     collator: Collator
     live: LiveTeacher | None = None
 
     @torch.no_grad()
     def passages(self, student: Any, device: torch.device) -> list[Passage]:
-        """A passage for each document, by a `GuidedStudent`, wrapped or not. All processes call it:
-        they may share one student."""
+        """Makes a passage of each document. All processes call it: they may share one student.
+
+        Args: student: a `GuidedStudent`, which Accelerate may have wrapped.
+        """
         training, guided = student.training, getattr(student, "module", student)
         method = guided.method
         student.eval()
@@ -115,30 +123,32 @@ class Sampler:
             student.train(training)
 
     def _passage(self, sample: Sample, student: Any, device: torch.device) -> Passage:
+        """Makes the passage of one document: aligns it, and runs teacher and student on it."""
         row, view = sample.row, self.collator.aligned([sample.row])
         batch = self.collator([row])
-        tensors, found = batch.to(device), dict[str, Any]()
+        tensors, live_losses = batch.to(device), dict[str, Any]()
         teacher_nll = view.teacher_nll
         if isinstance(self.live, TextTeacher) and batch.live is not None:
             nll_M = self.live.token_losses(batch.live, self.live.plan(batch.live))
-            found = self.live.found(nll_M, batch.live)
+            live_losses = self.live.found(nll_M, batch.live)
             teacher_nll = nll_M.cpu().numpy()
         elif self.live is not None:  # it reads the row: a loss of each token but the first
-            found = self.live.guide(None, tensors, [])
-            predicted = found["teacher_loss"][0, : len(row.ids) - 1].cpu().numpy()
+            live_losses = self.live.guide(None, tensors, [])
+            predicted = live_losses["teacher_loss"][0, : len(row.ids) - 1].cpu().numpy()
             teacher_nll = np.concatenate([[np.float32(np.nan)], predicted])
         # Groups without all losses are unmapped, but both sides are shown.
         shared = view.mapping if view.groups is None else align(row.spans, view.teacher_spans)
-        shown = _shown(shared)
+        shown = _mapped_rows(shared)
         end = max(
             int(spans[:, 1].max(initial=0)) for spans in (row.spans, view.teacher_spans[shown])
         )
         data = sample.text.encode()
+        # A token may end inside a character: continue with the first byte that continues none.
         while end < len(data) and data[end] & 0xC0 == 0x80:
             end += 1
-        units = batch.units_on(device, found.get("group_loss"))
-        if found:  # otherwise the collator made the weight
-            tensors = batch.with_live_losses(tensors, found, self.collator.method)
+        units = batch.units_on(device, live_losses.get("group_loss"))
+        if live_losses:  # otherwise the collator made the weight
+            tensors = batch.with_live_losses(tensors, live_losses, self.collator.method)
         output = student(**tensors)
         sums = LossSums.of(output.sums.cpu())  # of one row, which is one scope
         passage = Passage(
@@ -162,18 +172,19 @@ class Sampler:
         reasons_BT: Tensor,
         output: StudentOutput,
     ) -> list[StudentToken]:
+        """The student's tokens with what the loss computed for each; B is 1."""
         losses_BT, groups_BT = tensors["teacher_loss"], tensors.get("groups")
         if units is not None and self.collator.guidance.unit == "group":
             groups_BT = units.groups_BT
-        given = output.nll_BT, tensors["labels"], losses_BT, units, groups_BT
-        facts = unit_facts(*given, self.collator.guidance)
+        facts = unit_facts(
+            output.nll_BT, tensors["labels"], losses_BT, units, groups_BT, self.collator.guidance
+        )
         columns = output.nll_BT, losses_BT, output.weights_BT, reasons_BT, *facts
         count = len(row.ids) - 1
-        nothing = [None] * count
-        values = (
-            [first, *(nothing if column is None else column[0, :count].tolist())]
-            for first, column in zip(_UNPREDICTED, columns, strict=True)
-        )
+        values = []
+        for first, column in zip(_UNPREDICTED, columns, strict=True):
+            of_predicted = [None] * count if column is None else column[0, :count].tolist()
+            values.append([first, *of_predicted])
         return [
             StudentToken(
                 text=self.tokenizer.spans.token(index) or "",
@@ -185,15 +196,18 @@ class Sampler:
                 weight=weight,
                 reason=self._reason(reason, teacher),
                 unit_excess=_finite(excess),
-                neighbours_loss=_finite(heard),
+                neighbours_loss=_finite(neighbours),
             )
-            for index, (start, end), nll, teacher, weight, reason, excess, heard in zip(
+            for index, (start, end), nll, teacher, weight, reason, excess, neighbours in zip(
                 row.ids.tolist(), row.spans.tolist(), *values, strict=True
             )
         ]
 
     def _reason(self, reason: int, teacher_loss: float) -> str:
-        """In lower case; `partial` for a mapped token whose group lacks a teacher loss."""
+        """The name of a reason in lower case.
+
+        It is `partial` for a mapped token whose group lacks a teacher loss.
+        """
         is_mapped = reason == Reason.MAPPED and self.collator.guidance.unit == "group"
         is_partial = is_mapped and not np.isfinite(teacher_loss)
         return "partial" if is_partial else Reason(reason).name.lower()
@@ -201,33 +215,36 @@ class Sampler:
     def _teacher_tokens(
         self, sample: Sample, view: TeacherView, nll: NDArray[np.floating[Any]], shown: slice
     ) -> list[Token]:
+        """The teacher's tokens in the rows `shown` of the view, with their losses in nats."""
         if self.teacher is None:
             ids = None
         elif view.windowed is not None:
             ids = view.windowed.tokens.ids[shown]
         elif self.live is not None:
             ids = sample.row.ids[shown]
-        else:  # stored: of the whole document
+        else:  # the ids are not stored: the whole document is tokenized again
             before = view.first_row
             ids = self.teacher.try_encode([sample.text])[0].ids
             ids = ids[before + shown.start : before + shown.stop]
         spans, losses = view.teacher_spans[shown].tolist(), nll[shown].tolist()
-        found = []
+        tokens = []
         for place, ((start, end), loss) in enumerate(zip(spans, losses, strict=True)):
             index = None if ids is None else int(ids[place])
-            named = index is not None and self.teacher is not None and self.teacher.token(index)
-            text, loss = named or "", _finite(loss)
-            found.append(Token(text=text, id=index, start=start, end=end, nll=loss))
-        return found
+            text = None
+            if index is not None and self.teacher is not None:
+                text = self.teacher.token(index)
+            tokens.append(Token(text=text or "", id=index, start=start, end=end, nll=_finite(loss)))
+        return tokens
 
 
-def _shown(mapping: NDArray[np.int32]) -> slice:
-    """The teacher's tokens from the first to the last to which a student token is mapped."""
+def _mapped_rows(mapping: NDArray[np.int32]) -> slice:
+    """The teacher's rows from the first to the last to which a student token is mapped."""
     mapped = mapping[mapping[:, 0] >= 0]
     return slice(int(mapped[:, 0].min()), int(mapped[:, 1].max())) if len(mapped) else slice(0, 0)
 
 
 def write_page(path: Path, passages: Sequence[Passage], step: int) -> None:
+    """Writes the page of some documents at a step of a run."""
     html = render_page(
         title=f"What the teacher chose at step {step:,}",
         introduction=f"The first {TOKENS} tokens of a few documents, each ranked by itself, with "
@@ -253,15 +270,15 @@ def guide_text(
 
     Args:
         student: with a `model`; weights are read in float32, as for training.
-        guidance: default: that of training. `scope` says nothing here: the text is a row of its
-            own and is ranked by itself.
+        guidance: default: that of training. `scope` has no effect: the text is one row, which is
+            ranked by itself.
     Raises: InputError for a text without tokens to predict, that a tokenizer cannot read, or longer
         than the student reads; ConfigError for models that do not load, and for a method other
         than `vocagno`, `alm` and `distill`; BucketError for tokenizers that `distill` refuses.
 
-    All that can be wrong with the text is found before any weights are read. The selection is that
-    of training with stored scores: teacher losses are kept in float16. Of `distill` it shows
-    where tokens start, not the distributions.
+    The text is checked before any weights are read. The selection is that of training with stored
+    scores, whose teacher losses are float16. For `distill` the text shows where tokens start, not
+    the distributions.
     """
     guidance = guidance or GuidanceConfig()
     require(
@@ -284,18 +301,18 @@ def guide_text(
     model = load_student(student, settings, tokenizer.spans.vocabulary_size, seed=0)
     scores = ScoresInOrder(configured.load().score([text]))
     data, ends = DataConfig(train="one text", seq_len=length), line_ends(tokenizer.spans, guidance)
-    shown = guidance
+    scored_guidance = guidance
     if guidance.needs_candidates:  # the losses and groups of `alm` are the same
-        shown = replace(guidance, method="alm", distill_where="surer")
-    collator = Collator(scores, shown, data, ends)
+        scored_guidance = replace(guidance, method="alm", distill_where="surer")
+    collator = Collator(scores, scored_guidance, data, ends)
     sampler = Sampler([Sample("The text", text, row)], tokenizer, configured.spans, collator)
-    (passage,) = sampler.passages(GuidedStudent(model.to(device), shown), device)
+    (passage,) = sampler.passages(GuidedStudent(model.to(device), scored_guidance), device)
     teacher_name = "/".join(filter(None, (teacher.model, teacher.gguf_file)))
     return GuidedText(str(student.model), teacher_name, guidance, judged(passage, guidance))
 
 
 def _row(text: str, tokenizer: StudentTokenizer) -> Row:
-    """The text between its BOS and EOS. Raises: InputError if no token of it is predicted."""
+    """One row of the text between BOS and EOS. Raises: InputError for a text without tokens."""
     tokens = tokenizer.spans.encode([text])
     if not len(tokens.ids):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Which rows each step trains on: a pure function of seed, step, process and batch."""
+"""Chooses the rows of each step: a pure function of seed, step, process and batch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,10 @@ from vocagno.config.options import TrainConfig
 
 
 class RowOrder:
-    """The rows of all samples of one corpus: each epoch a permutation of `(seed, epoch, corpus)`,
-    end to end."""
+    """The rows of all samples of one corpus, epoch after epoch.
+
+    Each epoch is a permutation of the rows that depends only on `(seed, epoch, corpus)`.
+    """
 
     def __init__(self, num_rows: int, seed: int, corpus: int = 0) -> None:
         self.num_rows = num_rows
@@ -22,7 +24,7 @@ class RowOrder:
         self._epoch, self._permutation = -1, np.empty(0, np.int64)
 
     def row(self, sample: int) -> int:
-        """The row of the `sample`-th sample since the start of the run."""
+        """The row of a sample, which is numbered from the start of the run."""
         epoch, place = divmod(sample, self.num_rows)
         if epoch != self._epoch:
             generator = np.random.Generator(np.random.PCG64([self.seed, epoch, self.corpus]))
@@ -38,13 +40,14 @@ class MixedOrder:
     """
 
     def __init__(self, num_rows: Sequence[int], counts: Sequence[int], seed: int) -> None:
-        """Args: counts: rows of each corpus in a cycle, as `row_counts` gives them."""
+        """Args: counts: the rows of each corpus in a cycle (`row_counts`)."""
         self._orders = [RowOrder(rows, seed, corpus) for corpus, rows in enumerate(num_rows)]
         self._first_rows = [0, *accumulate(num_rows)]
         self._counts = list(counts)
         self._cycle, self._before = _cycle(counts)
 
     def row(self, sample: int) -> int:
+        """The row of a sample; rows are numbered through all corpora in their order."""
         cycles, place = divmod(sample, len(self._cycle))
         corpus = int(self._cycle[place])
         of_corpus = cycles * self._counts[corpus] + int(self._before[place])
@@ -52,14 +55,14 @@ class MixedOrder:
 
 
 def _cycle(counts: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The corpus of each sample of a cycle, and how many of that corpus came before in it.
+    """The corpus of each sample of a cycle, and how many samples of that corpus come before it.
 
     The n-th of c rows comes at the time (n + 1/2) / c of the cycle; at equal times the first corpus
     comes first.
     """
     corpora = np.repeat(np.arange(len(counts)), counts)
     numbers = np.concatenate([np.arange(count) for count in counts])
-    times = (2 * numbers + 1) / np.repeat(counts, counts)
+    times = (2 * numbers + 1) / np.repeat(counts, counts)  # twice the time; the order is the same
     order = np.lexsort((corpora, times))
     return corpora[order], numbers[order]
 
@@ -87,26 +90,31 @@ class MicroBatches(Sampler[list[int]]):
             yield from self.rows_of(step)
 
     def samples(self) -> Iterator[range]:
-        """What `samples_of` gives, for all that is iterated over."""
+        """The samples of every micro-batch that an iteration gives, in its order."""
         for step in range(self.first_step, self.config.steps):
             yield from self.samples_of(step)
 
     def rows_of(self, step: int) -> Iterator[list[int]]:
+        """The rows of each micro-batch of a step."""
         for samples in self.samples_of(step):
             yield [self.order.row(sample) for sample in samples]
 
     def samples_of(self, step: int) -> Iterator[range]:
-        """The numbers, in the run, of the samples of each micro-batch of a step."""
+        """The numbers of the samples of each micro-batch of a step, counted through the run."""
         rows = self.config.micro_batch
         for turn in range(self.config.accumulation(self.num_processes)):
+            # Processes take turns, so a step has the same samples on any number of them.
             before = (turn * self.num_processes + self.rank) * rows
             first = step * self.config.global_batch + before
             yield range(first, first + rows)
 
 
 class ValidationBatches(Sampler[list[int]]):
-    """Every row once, dealt out to the processes; all get as many batches of as many rows, since a
-    forward pass may be one that they take together. What is left over is `num_rows` (`WithEmpty`).
+    """Every row once, divided among the processes.
+
+    All processes get equally many batches of equally many rows, because they may take a forward
+    pass together. The number `num_rows` fills the last batches; it stands for an empty row
+    (`WithEmpty`).
     """
 
     def __init__(self, num_rows: int, rows: int, rank: int, num_processes: int) -> None:

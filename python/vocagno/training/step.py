@@ -1,8 +1,10 @@
-"""The student with its loss inside its forward pass, as wrappers that shard weights need it, and an
-optimizer step: the counts of all processes, then forward and backward through each
-micro-batch, the loss scaled by one count for the whole step, then the update by AdamW.
+"""The student with its loss, and the optimizer step.
 
-B: rows, T: tokens of a row.
+`GuidedStudent` computes the loss in `forward`, because DDP and FSDP hook `forward`. `Stepper.step`
+takes one optimizer step: add the token counts of all processes; run each micro-batch forward and
+backward, its loss divided by that one count; clip; update.
+
+B: rows, T: tokens of a row, H: size of a hidden state.
 """
 
 import math
@@ -45,10 +47,10 @@ _DDP = (DistributedType.MULTI_GPU, DistributedType.MULTI_CPU)
 def build_optimizer(
     model: nn.Module, config: OptimizerConfig, device: torch.device | None = None
 ) -> torch.optim.Optimizer:
-    """AdamW with weight decay only on matrices.
+    """Makes an AdamW that decays matrices and leaves vectors (biases, norms) as they are.
 
     Args:
-        device: where the weights will be; on CUDA one kernel updates all of them (`fused`), which
+        device: where the weights will be. On CUDA one kernel updates all of them (`fused`): it
             reads the state once and takes no copies of it. Default: not CUDA.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -61,15 +63,16 @@ def build_optimizer(
 
 
 def _is_fused(device: torch.device | None) -> bool | None:
+    """True on CUDA; elsewhere None, with which torch chooses by itself."""
     return True if device is not None and device.type == "cuda" else None
 
 
 def settle_optimizer(optimizer: Any, device: torch.device) -> None:
-    """After a checkpoint was loaded: torch's AdamW updates as `build_optimizer` chose for the
-    device, with the counts of steps where that wants them.
+    """Sets up torch's AdamW for this device again, after a checkpoint was loaded into it.
 
-    torch takes both from the checkpoint. Counts on a GPU that are wanted on the host would make it
-    wait once for each parameter, in every step.
+    Loading takes the kind of update (`fused`) and the place of the step counts from the checkpoint,
+    which another device may have written. Without `fused` the counts belong on the host: on a GPU
+    they would make the host wait once for each parameter, in every step.
     """
     fused = _is_fused(device)
     for group in optimizer.param_groups:
@@ -82,24 +85,28 @@ def settle_optimizer(optimizer: Any, device: torch.device) -> None:
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:
-    """Linear warm-up from near zero to `lr`, then as `config.schedule` says.
+    """The learning rate of a step: a linear warm-up from near zero to `lr`, then `config.schedule`.
 
-    Depends only on the step, so there is no schedule to save.
+    It depends only on the step, so a checkpoint needs no schedule.
     """
+    # From step + 1: a rate of 0 would waste the first step.
     if step < config.warmup_steps:
         return config.lr * (step + 1) / config.warmup_steps
     if config.schedule == "constant":
         return config.lr
-    first = config.warmup_steps  # of the decay
+    decay_start = config.warmup_steps
     if config.schedule == "wsd":
-        first = max(first, steps - 1 - math.ceil(steps / 5))
-    progress = min(1.0, max(0.0, step - first) / max(1, steps - 1 - first))
-    left = (1 + math.cos(math.pi * progress)) / 2 if config.schedule == "cosine" else 1 - progress
-    return config.min_lr + (config.lr - config.min_lr) * left
+        decay_start = max(decay_start, steps - 1 - math.ceil(steps / 5))
+    # The last step, number steps - 1, trains at `min_lr`.
+    progress = min(1.0, max(0.0, step - decay_start) / max(1, steps - 1 - decay_start))
+    remainder = 1 - progress
+    if config.schedule == "cosine":
+        remainder = (1 + math.cos(math.pi * progress)) / 2
+    return config.min_lr + (config.lr - config.min_lr) * remainder
 
 
 def loss_scale(num_processes: int, accumulation: int, count: int) -> float:
-    """Factor on a micro-batch's summed loss, so that a step's gradient is that of sum / count.
+    """The factor on a micro-batch's summed loss that makes a step's gradient that of sum / count.
 
     `count` is the one denominator of the step, over all its micro-batches and processes. Wrappers
     average gradients over processes and Accelerate's backward divides by the micro-batches of a
@@ -110,33 +117,43 @@ def loss_scale(num_processes: int, accumulation: int, count: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Rows of this process, and what a live teacher has to do for them."""
+    """One micro-batch of this process: the collated rows and the plan of a live teacher."""
 
     batch: Batch
     passes: Sequence[Pass] = ()
+    """The forward passes of a live teacher for these rows; empty without one."""
 
 
 @dataclass(eq=False)
 class Stepper:
-    """Takes optimizer steps with one student."""
+    """Takes the optimizer steps of one student."""
 
     train: TrainConfig
     optimizer_config: OptimizerConfig
     method: Method
     accelerator: accelerate.Accelerator
     student: Any
+    """The `GuidedStudent`, wrapped by Accelerate."""
     optimizer: Any
     live: LiveTeacher | None
     host_sum: HostSum
     is_teacher_shared: bool = False
-    """Whether all processes hold one live teacher between them."""
+    """True if the processes hold one live teacher together (`teacher.shard`)."""
 
     def step(
         self, step: int, micro_batches: Sequence[MicroBatch], window: Window, *, stop: bool
     ) -> bool:
-        """Takes step number `step`; True if any process was told to stop."""
+        """Takes one optimizer step; True if any process got a signal to stop.
+
+        Args:
+            step: number of steps before this one.
+            window: gets the record of the step, whose tensors stay on the device.
+            stop: True if this process got a signal to stop.
+        """
         guidance, num_processes = self.method.guidance, self.accelerator.num_processes
         local = torch.stack([micro.batch.counts.tensor() for micro in micro_batches])
+        # The signal travels with the counts: all processes stop after the same step, and a step
+        # needs one sum over the hosts.
         shared = self.host_sum(torch.cat([local.flatten(), torch.tensor([int(stop)])]))
         counts = TokenCounts(*shared[:-1].view_as(local).sum(0).tolist())
         is_mean_of_all = guidance.normalize == "tokens"
@@ -146,14 +163,13 @@ class Stepper:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         sums, row_sums = [], []
-        for micro, num_passes in zip(
-            micro_batches, self._numbers_of_passes(micro_batches), strict=True
-        ):
+        passes = self._numbers_of_passes(micro_batches)
+        for micro, num_passes in zip(micro_batches, passes, strict=True):
             tensors = micro.batch.to(self.accelerator.device)
             if self.live is not None:
                 with window.teacher_time.measured():
-                    found = self.live.guide(micro.batch.live, tensors, micro.passes, num_passes)
-                tensors = micro.batch.with_live_losses(tensors, found, self.method)
+                    guided = self.live.guide(micro.batch.live, tensors, micro.passes, num_passes)
+                tensors = micro.batch.with_live_losses(tensors, guided, self.method)
             with self.accelerator.accumulate(self.student):
                 output = self.student(**tensors, num_kept=micro.batch.counts.kept)
                 self.accelerator.backward(output.loss * scale)
@@ -165,14 +181,20 @@ class Stepper:
         return bool(shared[-1] > 0)
 
     def _numbers_of_passes(self, micro_batches: Sequence[MicroBatch]) -> list[int]:
-        """Of a live teacher for each micro-batch, on the process that has most if all hold one."""
+        """The number of forward passes of a live teacher for each micro-batch.
+
+        The processes take a shared teacher's passes together, so the largest number counts.
+        """
         numbers = [len(micro.passes) for micro in micro_batches]
         if self.is_teacher_shared:
             numbers = self.host_sum.largest(torch.tensor(numbers)).tolist()
         return numbers
 
     def _update(self) -> Tensor:
-        """Clips, steps, clears; the norm of the gradient before clipping."""
+        """Clips the gradient, updates the weights and clears the gradient.
+
+        Returns: the norm of the gradient before it was clipped.
+        """
         settings = self.optimizer_config
         parameters = list(self.student.parameters())
         if settings.max_grad_norm is None:
@@ -190,13 +212,21 @@ class Stepper:
 
 
 class GuidedForward:
-    """The guided forward pass of a causal language model. It holds none of its weights, so it
-    serves copies of the model, too."""
+    """The guided forward pass of a causal language model.
+
+    It holds none of the model's weights, so it serves copies of the model, too.
+    """
 
     def __init__(
         self, model: Any, guidance: GuidanceConfig, targets: BucketTargets | None = None
     ) -> None:
-        """Args: as `GuidedStudent`, but for the wrapper of PEFT."""
+        """Checks that the head is understood, and chooses the method.
+
+        Args:
+            model: a model of transformers, without the wrapper of PEFT.
+            targets: the buckets of both vocabularies that the collator uses, for `distill`.
+        Raises: UnsupportedModelError for a head that is not understood.
+        """
         head = language_head(model)
         if getattr(model.config.get_text_config(), "output_router_logits", False):
             warnings.warn(
@@ -220,13 +250,16 @@ class GuidedForward:
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         is_naive: bool = False,
-        **given: Any,
+        **columns: Any,
     ) -> StudentOutput:
-        """Loss and metrics.
+        """Computes the loss and the metrics of one micro-batch.
 
-        Args: (B, T) each, as the collator gives them; `labels[:, i]` follows `input_ids[:, i]`.
-            Without `teacher_loss`, and with `is_naive`, all tokens are kept and none is ranked.
-            `given`: the other fields of `GuidanceTensors`.
+        Args:
+            input_ids, labels, ...: (B, T) each, from the collator; `labels[:, i]` follows
+                `input_ids[:, i]`.
+            teacher_loss: nats; without it all tokens are kept and none is ranked.
+            is_naive: True treats the batch as if `teacher_loss` were missing.
+            columns: the other fields of `GuidanceTensors`, by their names.
         Raises: ValueError for tensors of another shape; ConfigError for those of other guidance.
         """
         method = self.method
@@ -237,31 +270,33 @@ class GuidedForward:
             model, input_ids, attention_mask=attention_mask, position_ids=position_ids
         )
         if method.targets is not None:
-            given["buckets"] = method.targets.table
-        teacher = GuidanceTensors(teacher_loss=teacher_loss, **given)
+            columns["buckets"] = method.targets.table
+        teacher = GuidanceTensors(teacher_loss=teacher_loss, **columns)
         teacher.check(labels, method.guidance)
         if teacher.guidance is not None:
             check_guidance(teacher.guidance, method.guidance, "batch and student")
         return method.loss(StudentSide(states_BTH, self._head(model), labels), teacher)
 
     def _head(self, model: Any) -> Head:
+        """The head with the weights that it has now: sharding replaces them."""
         if self._own_head is None:
             return head_of(model)
         return own_head_of(model, *self._own_head)
 
 
 class GuidedStudent(nn.Module):
-    """A causal language model that returns the sum of the losses it is trained on."""
+    """A causal language model whose `forward` returns the sum of the losses it is trained on."""
 
     def __init__(
         self, model: Any, guidance: GuidanceConfig, targets: BucketTargets | None = None
     ) -> None:
-        """Args:
-            model: of transformers; a `PeftModel` trains its adapters.
-            targets: those of the collator, for `distill`.
+        """Wraps a model.
 
-        Raises: UnsupportedModelError if the logits of the model are not understood, or as
-            `without_wrapper`.
+        Args:
+            model: a model of transformers; a `PeftModel` trains its adapters.
+            targets: the buckets of both vocabularies that the collator uses, for `distill`.
+        Raises: UnsupportedModelError if the logits of the model, or its wrapper, are not
+            understood.
         """
         super().__init__()
         self.model: Any = without_wrapper(model)
@@ -273,6 +308,7 @@ class GuidedStudent(nn.Module):
 
     @property
     def method(self) -> Method:
+        """The method that chooses the tokens and computes the loss; it can be replaced."""
         return self._guided.method
 
     @method.setter
@@ -280,11 +316,12 @@ class GuidedStudent(nn.Module):
         self._guided.method = method
 
     def tie_weights(self) -> None:
-        """Ties what the model's configuration ties; FSDP asks for it after loading."""
+        """Ties the weights that the model's configuration ties; FSDP calls it after loading."""
         self.model.tie_weights()
 
     def forward(self, *inputs: Any, **named: Any) -> StudentOutput:
-        """Loss and metrics. Args: as `GuidedForward.__call__`, from `input_ids` on."""
+        """Computes loss and metrics; the arguments are those of `GuidedForward.__call__` after
+        `model`."""
         return self._guided(self.model, *inputs, **named)
 
 
@@ -292,9 +329,9 @@ def _classes_tied_to_head(model: Any) -> set[str]:
     """The names of the classes of all modules that share a parameter with the head."""
     base = base_of(model)
     heads = (child for child in model.children() if child is not base)
-    of_head = {parameter for head in heads for parameter in head.parameters()}
+    head_parameters = {parameter for head in heads for parameter in head.parameters()}
     return {
         type(module).__name__
         for module in base.modules()
-        if any(parameter in of_head for parameter in module.parameters())
+        if any(parameter in head_parameters for parameter in module.parameters())
     }

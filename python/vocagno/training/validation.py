@@ -35,9 +35,12 @@ def validate(
     host_sum: HostSum,
     num_workers: int = 0,
 ) -> dict[str, Any]:
-    """The mean loss over all rows, dealt out to the processes: a line for `metrics.jsonl`. If there
-    are several stores, `validation_losses` has that of each. The collator has no scores. A token of
-    another tokenizer is as long as another: `validation_nats_per_byte` compares with its students.
+    """Computes the mean loss over all rows, which are divided among the processes.
+
+    Args: collator: one without scores, because held-out text has none.
+    Returns: a line for `metrics.jsonl`. If there are several stores, `validation_losses` has the
+        loss of each. `validation_nats_per_byte` compares students of different tokenizers, whose
+        tokens differ in length.
     """
     started = time.monotonic()
     totals = torch.zeros(len(held_out), dtype=torch.float64, device=accelerator.device)
@@ -59,7 +62,7 @@ def validate(
     entry: dict[str, Any] = {"validation_loss": sum(nll) / max(1.0, sum(tokens))}
     entry["validation_nats_per_byte"] = sum(nll) / max(1.0, sum(text_bytes))
     if len(held_out) > 1:
-        means = (loss / max(1.0, count) for loss, count in zip(nll, tokens, strict=True))
+        means = (total / max(1.0, count) for total, count in zip(nll, tokens, strict=True))
         entry["validation_losses"] = dict(zip(held_out, means, strict=True))
     return {
         **entry,
@@ -69,14 +72,15 @@ def validate(
 
 
 Answer = tuple[str, int, str]
-"""Benchmark, number of the item, completion."""
+"""The name of a benchmark, the number of an item in it, and the completion."""
 
 
 @contextmanager
-def _unseen(student: Any) -> Iterator[None]:
-    """The student in evaluation mode; afterwards its mode and the random states are restored.
+def _evaluation_mode(student: Any) -> Iterator[None]:
+    """Puts the student into evaluation mode, and restores its mode and the random states.
 
-    Compiled layers are not: the lengths of prompts would have them compiled again and again.
+    So a run with benchmarks is bit by bit the run without them. Compiled layers run uncompiled
+    meanwhile: each length of a prompt would compile them again.
     """
     devices = [torch.accelerator.current_device_index()] if torch.accelerator.is_available() else []
     with torch.random.fork_rng(devices), torch.compiler.set_stance("force_eager"), torch.no_grad():
@@ -89,11 +93,11 @@ def _unseen(student: Any) -> Iterator[None]:
 
 @dataclass(eq=False)
 class Evaluation:
-    """The benchmarks of `eval`, asked whenever the run wants to know."""
+    """Runs the benchmarks of `eval` on a student in training."""
 
     options: EvaluationConfig
     folder: Path
-    """Of the completions."""
+    """The folder for the completions."""
     accelerator: accelerate.Accelerator
     model: Any
     tokenizer: Any
@@ -103,15 +107,15 @@ class Evaluation:
     def __post_init__(self) -> None:
         """Reads all questions and fits them to the student's context.
 
-        Raises: InputError for a benchmark that cannot be read, or does not fit; ConfigError where
-            the weights lie in pieces that are not put together here.
+        Raises: InputError for a benchmark that cannot be read, or does not fit; ConfigError under
+            DeepSpeed's ZeRO 3, whose shards of weights are not put together here.
         """
         options, plugin = self.options, self.accelerator.state.deepspeed_plugin
         if plugin is not None and plugin.zero_stage == 3:
             raise ConfigError("eval.every: not under DeepSpeed's ZeRO 3; use its stage 2, or FSDP2")
         assert options.data is not None
-        Judge()  # complains here, if it must
-        with _unseen(self.model):  # lm-eval switches dropout off, whenever it meets a model
+        Judge()  # what it needs and lacks is said now, not after hours
+        with _evaluation_mode(self.model):  # lm-eval switches dropout off in a model that it gets
             lm = self._lm(self.model)
         benchmarks = map(named, dict.fromkeys(options.tasks))
         self.tasks = prepared(
@@ -119,45 +123,56 @@ class Evaluation:
         )
 
     def run(self, student: Any, step: int) -> dict[str, Any]:
-        """A line for `metrics.jsonl`: the share of right answers to each benchmark, by both
-        metrics. All processes call it; each asks its part, the first one grades while the others
-        wait, however long it takes: no collective may be under way meanwhile, which would give up.
+        """Runs the benchmarks; all processes call it.
 
-        The completions go to `evaluations/step_N/NAME.jsonl`.
+        Each process asks its share of the questions. The first one grades the answers, and writes
+        the completions to `evaluations/step_N/NAME.jsonl`. The others wait outside of a collective,
+        which would time out.
+
+        Returns: a line for `metrics.jsonl`: the share of right answers to each benchmark, by both
+            metrics.
         """
         started = time.monotonic()
-        with _unseen(student), self.accelerator.autocast():
+        with _evaluation_mode(student), self.accelerator.autocast():
             answers = self._answers(student)
         entry: dict[str, Any] = {"step": step}
         if self.accelerator.is_main_process:
-            entry |= self._graded(answers, step)
+            entry |= self._grade(answers, step)
         self.host_sum.meet()
         return entry | {"eval_seconds": round(time.monotonic() - started, 3)}
 
     def _answers(self, student: Any) -> list[Answer]:
-        """Of all processes; only of the first one where the weights are sharded."""
+        """The answers to all questions.
+
+        If the weights are sharded, the first process asks all questions with a whole copy of the
+        model, and the others return no answers.
+        """
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         if "FSDP" in str(self.accelerator.distributed_type):
             whole = self.accelerator.get_state_dict(student)
             if rank:
                 return []
-            return list(self._own(self._copy(whole), 0, 1))
-        own = list(self._own(self.model, rank, world))
-        return list(chain.from_iterable(self.host_sum.gathered(own, patient=True)))
+            return list(self._answer_share(self._copy(whole), 0, 1))
+        answers = list(self._answer_share(self.model, rank, world))
+        # Patient: a process with long answers may need longer than a collective waits.
+        return list(chain.from_iterable(self.host_sum.gathered(answers, patient=True)))
 
     def _copy(self, weights: dict[str, Any]) -> Any:
+        """A copy of the student, in evaluation mode, with the weights of a `GuidedStudent`."""
         model = type(self.model)(self.model.config)
         model.load_state_dict({key.removeprefix("model."): weights[key] for key in weights})
         return model.to(self.accelerator.device).eval()
 
-    def _own(self, model: Any, rank: int, world: int) -> Iterator[Answer]:
+    def _answer_share(self, model: Any, rank: int, world: int) -> Iterator[Answer]:
+        """Asks the questions of one process among `world`, and yields the answers."""
         lm = self._lm(model)
         for task in self.tasks:
             for batch in answered(lm, task.asked[rank::world], self.options.batch_size):
-                for one, completion in batch:
-                    yield task.benchmark.name, one.item.index, completion
+                for question, completion in batch:
+                    yield task.benchmark.name, question.item.index, completion
 
     def _lm(self, model: Any) -> Any:
+        """The model wrapped for lm-eval, with a copy of the tokenizer."""
         from vocagno.evaluation._prompted import PromptedModel
 
         logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of models that are there
@@ -168,22 +183,24 @@ class Evaluation:
             batch_size=self.options.batch_size,
         )
 
-    def _graded(self, answers: list[Answer], step: int) -> dict[str, float]:
+    def _grade(self, answers: list[Answer], step: int) -> dict[str, float]:
+        """Grades the answers and writes the completions. Returns: `eval/NAME/METRIC`, 0 to 1."""
         completions = {(name, index): completion for name, index, completion in answers}
         verdicts = {}
         with Judge() as judge:
             for task in self.tasks:
                 name, graded = task.benchmark.name, []
-                for item in sorted((one.item for one in task.asked), key=lambda item: item.index):
+                items = [question.item for question in task.asked]
+                for item in sorted(items, key=lambda item: item.index):
                     completion = completions[name, item.index]
                     verdict = judge.verdict(task.benchmark, item, completion)
                     graded.append(Graded(item, completion, verdict))
                 path = self.folder / f"step_{step}" / f"{name}.jsonl"
                 write_verdicts(path, graded, with_completions=True)
-                verdicts[name] = [one.verdict for one in graded]
-        found = by_metric(verdicts)
+                verdicts[name] = [answer.verdict for answer in graded]
+        shares = by_metric(verdicts)
         return {
-            f"eval/{name}/{metric}": round(found[metric][name].value, 6)
+            f"eval/{name}/{metric}": round(shares[metric][name].value, 6)
             for name in verdicts
             for metric in METRICS
         }

@@ -74,7 +74,7 @@ def watched(self):
 def grade_slowly():
     from vocagno.training.validation import Evaluation
 
-    graded, graded_by = Evaluation._graded, []
+    graded, graded_by = Evaluation._grade, []
 
     def slow(self, *arguments):
         if self not in graded_by:
@@ -82,7 +82,7 @@ def grade_slowly():
             time.sleep(float(os.environ["SECONDS"]))
         return graded(self, *arguments)
 
-    Evaluation._graded = slow
+    Evaluation._grade = slow
 
 
 if "SECONDS" in os.environ:
