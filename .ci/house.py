@@ -36,7 +36,7 @@ BOUNDS = {
     "docstrings that begin as a fragment": 253,
     "docstrings that say 'as `x`'": 84,
 }
-AT_LEAST = {"comment lines of python/vocagno": 449}
+AT_LEAST = {"comment lines of python/vocagno": 425}
 EMPTY_NAMES = frozenset(
     "behind each found given known mine more one others ours own said theirs told wanted what "
     "why".split()

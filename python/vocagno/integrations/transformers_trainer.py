@@ -1,4 +1,4 @@
-"""Guidance inside `transformers.Trainer`: collators, and a subclass that does not touch its loop."""
+"""Guidance inside `transformers.Trainer`: collators, and a subclass that keeps its loop."""
 
 import inspect
 import warnings
