@@ -16,8 +16,7 @@ from filelock import FileLock
 from safetensors.torch import load_file, save_file
 
 from chaos import repeats
-from corpora import LFS_POINTER
-from folders import contents
+from folders import LFS_POINTER, contents
 from hub_server import serving, uses_hub
 from processes.killed_training import POINTS
 from runs import ARCHITECTURE, final_weights, metrics, run, same_weights, train_here
