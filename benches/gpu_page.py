@@ -53,8 +53,9 @@ One command measures everything that needs a CUDA device, within 25 minutes on o
     make gpu               # on the machine with the GPU: torch >= 2.8, accelerate, no network
     make gpu REHEARSE=1    # the same lines with tiny models on a CPU
 
-A part that fails or hangs costs only itself. A second `make gpu` skips the parts that are done; `PARTS="steps live"` names single ones, `GPU_SECONDS=` limits all of them
-together. Nothing is downloaded.
+A part that fails or hangs costs only itself. A second `make gpu` skips the parts that are done;
+`PARTS="steps live"` names single ones, `GPU_SECONDS=` limits all of them together. Nothing is
+downloaded.
 """
 
 
