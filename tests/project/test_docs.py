@@ -208,6 +208,7 @@ def test_the_tables_of_distributions_follow_from_their_runs():
         "distributions": ("clean", "second", "junk", "nothing"),
         "other texts and students": ("longer", "large", "pages", "swap"),
         "candidates and teachers": [f"{t}-teachers" for t in ("dev", "clean", "second", "junk")],
+        "where a teacher counts, test text": ("clean-gate", "nothing-gate", "longer-gate"),
     }
     for table, texts in tables.items():
         of_text = [differences_of_rules(text, "distributions") for text in texts]
