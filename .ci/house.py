@@ -7,7 +7,7 @@ across vocabularies took 1,660 lines of the package, 4 modules, and 1,820 lines 
 S3 394, 2 and 438; candidates in other trainers 191 and 154, and what reviewers found in them 46 and
 74; checks of what is loaded, graded and read, own rules and the gate by entropy 1,070, 2 and 1,590,
 which a change that makes room has to earn again, like the 550, 3 and 430 of models with another
-tokenizer or from a GGUF file, and 550 of plain words in docstrings and names.
+tokenizer or from a GGUF file, and 770 of plain words in docstrings and names.
 """
 
 import ast
@@ -24,19 +24,19 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of python/vocagno": 30_290,
+    "lines of python/vocagno": 30_510,
     "modules of python/vocagno": 134,
     "lines of research": 2_165,
-    "lines of tests": 32_890,
+    "lines of tests": 32_895,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,
-    "names that say nothing": 440,
-    "functions named by a participle": 106,
-    "docstrings that begin as a fragment": 253,
-    "docstrings that say 'as `x`'": 84,
+    "names that say nothing": 387,
+    "functions named by a participle": 104,
+    "docstrings that begin as a fragment": 204,
+    "docstrings that say 'as `x`'": 64,
 }
-AT_LEAST = {"comment lines of python/vocagno": 425}
+AT_LEAST = {"comment lines of python/vocagno": 496}
 EMPTY_NAMES = frozenset(
     "behind each found given known mine more one others ours own said theirs told wanted what "
     "why".split()

@@ -260,12 +260,18 @@ def test_a_bucket_that_the_student_rules_out_has_its_gradient():
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"bucket_key": "another"}, r"^candidates: are of other buckets than those of the loss"),
+        (
+            {"bucket_key": "another"},
+            r"^candidates: the batch was made with other buckets than those of the loss",
+        ),
         ({"buckets": None}, r"^guidance.method: distill needs the candidates of the tokens"),
         ({"candidate_entropy": None}, "^guidance.distill_where: surer compares the entropy"),
         ({"candidates": torch.zeros(1, 23, 5)}, r"^candidates \(1, 23, 5\): expected the shape"),
         ({"weight": torch.ones(1, 24).byte()}, "^weight: expected floats .* torch.uint8"),
-        ({"members_before": np.zeros(6, int)}, "members_before: is of 5 tokens, the labels of 24"),
+        (
+            {"members_before": np.zeros(6, int)},
+            "members_before: counted for 5 tokens, but there are 24 labels",
+        ),
     ],
 )
 def test_tensors_that_do_not_belong_together_are_refused(more, message):

@@ -120,8 +120,12 @@ def test_what_no_rule_reads_is_refused():
     logits = torch.randn(*labels.shape, VOCABULARY)
     ones, none = torch.ones(labels.shape), torch.full((*labels.shape, 2), -1)
     for more, rule, words in (
-        ({"weight": ones}, {"top_fraction": 0.4}, "^weight: are read only with"),
-        ({"candidates": none}, {}, "^candidates: are read only with guidance.method: distill"),
+        (
+            {"weight": ones},
+            {"top_fraction": 0.4},
+            "^weight: only `guidance.window_max_loss` reads it",
+        ),
+        ({"candidates": none}, {}, "^candidates: only `guidance.method: distill` reads it"),
         ({"weight": ones * 255}, {}, "^weight: expected floats from 0 to 1, .* 255; divide"),
         ({"weight": ones * torch.nan}, {}, "^weight: expected floats from 0 to 1"),
     ):
@@ -131,7 +135,7 @@ def test_what_no_rule_reads_is_refused():
     given = GuidanceTensors(teacher_loss=losses, weight=ones)
     selective_cross_entropy(logits, None, labels, given, GuidanceConfig(method="cpt"))
     student = GuidedStudent(tiny_llama(VOCABULARY), PAPER)
-    with pytest.raises(ValueError, match=r"^weight: are read only with"):
+    with pytest.raises(ValueError, match=r"^weight: only `guidance.window_max_loss` reads it"):
         student(input_ids=labels.clamp_min(0), labels=labels, teacher_loss=losses, weight=ones)
 
 

@@ -229,7 +229,7 @@ def test_targets_and_candidates_belong_to_the_texts(sides, tokenizers):
         assert selective_cross_entropy(*given)[0].isfinite()
     given = hidden, torch.randn(size - 1, 8), batch.labels_BT, batch.teacher, rule
     with pytest.raises(
-        ValueError, match=r"^buckets: of 513 ids of the student's tokenizer, but th"
+        ValueError, match=r"^buckets: the student's tokenizer has 513 ids, but its head has"
     ):
         selective_cross_entropy(*given)
 
@@ -240,8 +240,8 @@ def test_targets_and_candidates_belong_to_the_texts(sides, tokenizers):
         ({}, "^targets: guidance.method: distill needs BucketTargets"),
         ({"candidates": known}, "^targets: guidance.method: distill needs BucketTargets"),
         ({"targets": targets}, "^candidates: guidance.method: distill needs the candidates of"),
-        ({**both, "candidates": moved}, "^candidates: are not of the tokens in `other`"),
-        ({**both, "candidates": known[:-1]}, "^candidates: are not of the tokens in `other`"),
+        ({**both, "candidates": moved}, "^candidates: their tokens are not those of `other`"),
+        ({**both, "candidates": known[:-1]}, "^candidates: their tokens are not those of `other`"),
         (
             {**both, "targets": BucketTargets(vocagno.buckets(third, sides[1]), 3)},
             "^targets: their buckets are of another student tokenizer",

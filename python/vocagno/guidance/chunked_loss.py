@@ -1,5 +1,8 @@
 """A language head and a loss on its logits, of which a chunk exists at a time, with gradients.
 
+The gradient is made within the matrix of logits. For cross-entropy it is w (p_v - 1) for the label
+and w p_v for every other id v, with w the weight of the token and p the student's probabilities.
+
 K: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk, P: parts of a loss.
 """
 
@@ -22,7 +25,7 @@ _LEAST_DROPPED = 1 / 32
 
 
 class Objective:
-    """A loss of each token that is a weighted sum of parts."""
+    """The loss of each token as a weighted sum of parts, with its gradient for the logits."""
 
     weights: Sequence[float] = (1.0,)
     """Weights of the parts that are trained; later parts are only reported."""
@@ -30,7 +33,7 @@ class Objective:
     """P, the number of parts."""
     ends: ChunkEnds = None
     width: int = 0
-    """How many numbers per token the objective computes at a time, next to the logits. Chunks are
+    """The numbers per token that the objective computes at a time, next to the logits. Chunks are
     made small enough for them."""
 
     def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
@@ -45,7 +48,11 @@ class Objective:
 
 class CrossEntropy(Objective):
     """Cross-entropy of the labels that are not -100. If weights are given, each loss is multiplied
-    by its weight, and the plain loss is reported next to it."""
+    by its weight, and the plain loss is reported next to it.
+
+    These are the terms of Eq. 3 (arXiv 2503.19123): `nll_C` is -log P(x_i | x_<i; S), and
+    `weights_C` is W(x_i).
+    """
 
     def __init__(
         self,
@@ -71,7 +78,7 @@ class CrossEntropy(Objective):
         matrix of this size."""
         labels_C = self._labels_K[place]
         is_asked_C = labels_C != IGNORED
-        labels_C1 = torch.where(is_asked_C, labels_C, 0)[:, None]
+        labels_C1 = torch.where(is_asked_C, labels_C, 0)[:, None]  # -100 is no index
         nll_C, sum_C1 = losses_(logits_CV, labels_C1)
         nll_C = torch.where(is_asked_C, nll_C, 0.0)
         weights_C1 = is_asked_C[:, None].float()
@@ -83,7 +90,9 @@ class CrossEntropy(Objective):
             weights_C = self._weigh(nll_C, place)
             self.weights_K[place] = weights_C
             weights_C1 = weights_C1 * weights_C[:, None]
+            # Chosen, not only multiplied: an infinite loss times a weight of 0 would be NaN.
             parts = [torch.where(weights_C != 0, nll_C * weights_C, 0.0), nll_C]
+        # `losses_` left the exponentials in place of the logits; p is exponential / sum.
         logits_CV.mul_(weights_C1 / sum_C1).scatter_add_(1, labels_C1, -weights_C1)
         return torch.stack(parts, 1)
 
@@ -92,8 +101,8 @@ class CrossEntropy(Objective):
 
 
 def kept_rows(weights_C: Tensor) -> Tensor | None:
-    """The rows of a chunk whose weight is not 0, on a CPU, if enough others are dropped; None for
-    all. Elsewhere the host would have to wait."""
+    """The rows of a chunk whose weight is not 0, if they are few enough for moving them together to
+    pay; None for all. Only on a CPU: elsewhere the host would have to wait to know them."""
     if weights_C.device.type != "cpu":
         return None
     rows_C = weights_C.nonzero().squeeze(1)
@@ -101,8 +110,8 @@ def kept_rows(weights_C: Tensor) -> Tensor | None:
 
 
 def product_dtype(hidden: Tensor, head: Head) -> torch.dtype:
-    """The type of the operands of products: autocast's, if it is on, else that of the states. Given
-    logits are no operands."""
+    """The type of the operands of products: autocast's, if it is on, else that of the states.
+    Logits that a caller computed (`GivenLogits`) are no operands, and keep their type."""
     kind = hidden.device.type
     is_cast = torch.is_autocast_enabled(kind) and not isinstance(head, GivenLogits)
     return torch.get_autocast_dtype(kind) if is_cast else hidden.dtype
@@ -120,6 +129,8 @@ def chunked_loss(hidden_KH: Tensor, head: Head, objective: Objective) -> tuple[T
     through the same loss is refused. Under `torch.no_grad()` no product for a gradient is made.
     """
     arguments = head, objective, product_dtype(hidden_KH, head)
+    # The operands have their types. Autocast would round those of an `OwnHead`, which computes in
+    # float32.
     with torch.autocast(hidden_KH.device.type, enabled=False):
         if not torch.is_grad_enabled():
             parts_KP = _parts_of_chunks(hidden_KH, *arguments)
@@ -185,7 +196,7 @@ class _ChunkedLoss(_ScaledBackward):
         head = replace(head, weight_VH=factor_VH).for_chunks()
         parts_KP = hidden_KH.new_empty(count, objective.num_parts, dtype=torch.float32)
         grad_KH = torch.empty_like(states_KH)
-        grad_VH = grad_V = None  # of what is frozen
+        grad_VH = grad_V = None  # a frozen weight has no gradient, and takes no memory for one
         *_, weight_is_trained, bias_is_trained = ctx.needs_input_grad
         if weight_is_trained:
             # Nothing is chosen: gradients of 0, not of whatever stood in memory.
@@ -204,6 +215,7 @@ class _ChunkedLoss(_ScaledBackward):
                 logits_CV *= slope_CV
             if head.scale != 1.0:
                 logits_CV *= head.scale
+            # From here on `logits_CV` is the gradient of the head's product.
             if grad_V is not None:
                 grad_V += logits_CV.sum(0)
             rows_C = objective.rows(place)
@@ -236,6 +248,7 @@ class _OwnChunkedLoss(_ScaledBackward):
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor]:
         count = len(hidden_KH)
+        # Gradients add up in copies without a graph, not in `.grad` of the model's own weights.
         leaves = [
             weight.detach().requires_grad_(is_trained)
             for weight, is_trained in zip(
@@ -289,7 +302,7 @@ def _moved_up_(matrix_CV: Tensor, rows_K: Tensor) -> Tensor:
 
 
 def _add_product_(sum_VH: Tensor, a_VC: Tensor, b_CH: Tensor, *, is_first: bool) -> None:
-    """Adds a product to a float32 sum; the first one is put in its place."""
+    """Adds a product to a float32 sum; the first one overwrites what is in its memory."""
     beta, widened = 0.0 if is_first else 1.0, widens(a_VC, b_CH)
     if a_VC.dtype == torch.float32:
         sum_VH.addmm_(a_VC, b_CH, beta=beta)

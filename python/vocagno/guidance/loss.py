@@ -48,6 +48,9 @@ def chosen_cross_entropy(
 ) -> tuple[Tensor, TokenMetrics]:
     """The weighted sum of the losses of the tokens that `choose` keeps, given the losses of all.
 
+    This is N times L(S) of Eq. 3 (arXiv 2503.19123), -sum W(x_i) log P(x_i | x_<i; S), with
+    `weights_BT` as W and `nll_BT` as -log P (Eq. 1). The loop divides by the count of a step.
+
     Args:
         choose: turns (B, T) losses in nats into weights and thresholds.
         num_kept: at most how many tokens are kept, if the host knows it; then it need not wait for
@@ -55,6 +58,8 @@ def chosen_cross_entropy(
     Returns: float32 sum, with gradients if they are enabled, and the metrics of each token.
     """
     hidden_NH, head, labels_N = student.flat_hidden, student.head, student.labels_BT.flatten()
+    # One product for the losses of all tokens, then three for the kept ones: together less than
+    # the three that gradients for all would take, if fewer than two thirds are kept.
     nll_BT = all_losses(hidden_NH, head, labels_N).view(student.labels_BT.shape)
     weights_BT, thresholds_S = choose(nll_BT)
     is_no_share = ~((weights_BT >= 0) & (weights_BT <= 1)).all()  # NaN, too
@@ -68,6 +73,7 @@ def chosen_cross_entropy(
         return teacher_guided_loss(nll_BT, weights_BT), metrics
     kept_N = weights_BT.flatten() > 0
     rows_K = _places(kept_N, num_kept)
+    # More tokens than the kept ones, if `num_kept` is only an upper bound.
     labels_K = torch.where(kept_N, labels_N, IGNORED)[rows_K]
     total, _ = head_loss(hidden_NH[rows_K], head, labels_K, weights_BT.flatten()[rows_K])
     total = total * torch.where(is_no_share, torch.nan, 1.0)  # elsewhere the host does not wait
@@ -134,17 +140,17 @@ def _places(kept_N: Tensor, num_kept: int | None) -> Tensor:
 
 
 def _with_all(total: Tensor, kept_N: Tensor, num_kept: int | None) -> Tensor:
-    """The loss; NaN if `_places` had to skip tokens that are kept, which the host does not wait to
-    know. Raises: ValueError in place of NaN on a CPU."""
+    """Returns the loss, or NaN if `_places` had to skip tokens that are kept: on a GPU the host
+    does not wait to know. Raises: ValueError instead of NaN on a CPU."""
     if num_kept is None:
         return total
-    is_more = kept_N.sum() > num_kept
-    if is_more.device.type == "cpu" and is_more:
+    has_skipped = kept_N.sum() > num_kept
+    if has_skipped.device.type == "cpu" and has_skipped:
         raise ValueError(
             f"num_kept: {int(kept_N.sum()):,} tokens are kept, and num_kept is {num_kept:,}: it "
             "was counted for other tokens or by other guidance; omit it, or use count_kept"
         )
-    return total * torch.where(is_more, torch.nan, 1.0)
+    return total * torch.where(has_skipped, torch.nan, 1.0)
 
 
 def one_pass_cross_entropy(
@@ -154,8 +160,8 @@ def one_pass_cross_entropy(
     *,
     threshold: float,
 ) -> tuple[Tensor, TokenMetrics]:
-    """The sum of the losses of the kept tokens, where the weight of a token depends on no losses of
-    the student but those of its unit: each logit is computed once.
+    """The weighted sum of Eq. 3 (arXiv 2503.19123) with each logit computed only once, for rules
+    in which the weight of a token depends on no losses of the student but those of its unit.
 
     Args:
         weigh: turns the losses (C,) of a chunk and its place into weights (C,).

@@ -33,11 +33,11 @@ class DocumentPairs:
     student: NDArray[np.int32]
     """(n, 2) spans, bytes."""
     num_tokens: NDArray[np.int64]
-    """How many student tokens each piece has."""
+    """The number of student tokens of each piece."""
     num_prompt: NDArray[np.int64]
-    """How many of them, from the first, belong to a prompt."""
+    """The number of them, from the first, that belong to a prompt."""
     student_cu: NDArray[np.int64]
-    """Where the student's tokens of each piece begin, and their number."""
+    """(pieces + 1,) the first student token of each piece, and the number of them all."""
     numbers: list[int]
     """The number of each piece's document."""
     first_bytes: list[int]
@@ -47,15 +47,15 @@ class DocumentPairs:
     is_missing: NDArray[np.bool_]
     """True for pieces of documents without scores."""
     first_rows: NDArray[np.int64]
-    """How many teacher tokens the document has before those of each piece."""
+    """The number of teacher tokens that the document has before those of each piece."""
     teacher: NDArray[np.int32]
     """(M, 2) spans, bytes."""
     teacher_nll: NDArray[np.float32]
     """(M,) losses in nats; NaN for none."""
     teacher_cu: NDArray[np.int64]
-    """Where the teacher's tokens of each piece begin, and their number."""
+    """(pieces + 1,) the first teacher token of each piece, and the number of them all."""
     row_sizes: list[int]
-    """How many student tokens each row has."""
+    """The number of student tokens of each row."""
     row_pieces: NDArray[np.int64]
     """The number of each row's first piece, and the number of pieces."""
 
@@ -82,6 +82,7 @@ class DocumentPairs:
     def learnt(self) -> NDArray[np.bool_]:
         """(M,) True for teacher tokens that share text with what their row learns, which is all of
         it but prompts."""
+        # Without a prompt a piece is learnt from its first byte on.
         prompt_ends = [
             int(self.student[token : token + count, 1].max(initial=first))
             for token, count, first in zip(
@@ -107,6 +108,7 @@ class DocumentPairs:
     def first_only(self, overlapping_tokens: NDArray[np.int32]) -> NDArray[np.bool_]:
         """(n,) True for student tokens that are mapped only to the first teacher token of their
         document. Without a BOS that token has no loss, which is no fault of the alignment."""
+        # -2: no range stops there. -1 would be that of an unmapped token.
         first_stop = np.where(self.first_rows == 0, self.teacher_cu[:-1] + 1, -2)
         first_only: NDArray[np.bool_] = overlapping_tokens[:, 1] == np.repeat(
             first_stop, self.num_tokens
@@ -127,8 +129,8 @@ class ComparedTokens:
     """(n,) for `unit: group`: the number of each token's group, from 0 in the order of the text; -1
     for none. A group that is compared has a loss of both models."""
     by_group: "ComparedTokens | None" = None
-    """What `unit: group` would give, if the rule is on single tokens and its lines are measured on
-    groups (`GuidanceConfig.needs_group_loss`)."""
+    """The result of `unit: group`, if the rule is on single tokens but measures lines on groups
+    (`GuidanceConfig.needs_group_loss`)."""
 
 
 def identity_map(pairs: DocumentPairs) -> NDArray[np.int32]:
@@ -146,7 +148,7 @@ def identity_map(pairs: DocumentPairs) -> NDArray[np.int32]:
     for piece, document in enumerate(pairs.numbers):
         student_rows, teacher_rows = pairs.with_text(piece)
         if not len(teacher_rows) or not len(student_rows):
-            continue
+            continue  # a document without scores has no loss, which is no difference of tokens
         own_spans, first = student[student_rows], 0
         if piece in begins_row:
             first = _first_counterpart(own_spans, teacher[teacher_rows])
@@ -180,6 +182,7 @@ def chunk_maps(pairs: DocumentPairs, chunks: int) -> NDArray[np.int32]:
     for num_tokens, teacher_rows in zip(pairs.row_sizes, pairs.teacher_rows(), strict=True):
         mapping = chunk_map(num_tokens, len(teacher_rows), chunks)
         is_mapped = mapping[:, 0] >= 0
+        # `chunk_map` counts the tokens that share text with the row; others may lie between them.
         first, stop = mapping[is_mapped].T
         mapping[is_mapped, 0] = teacher_rows[first]
         mapping[is_mapped, 1] = teacher_rows[stop - 1] + 1
@@ -236,6 +239,10 @@ def compared_groups(pairs: DocumentPairs, is_predicted: NDArray[np.bool_] | None
 
     Args: is_predicted: (n,) True for tokens that the student predicts; None for all.
 
+    In place of L_T of one student token (Eq. 2 of arXiv 2503.19123) each token of a group gets the
+    sum of -log P over the group's teacher tokens (`total`), divided by its student tokens (`size`).
+    So no teacher token counts twice, which Eq. 2 lets it do where it spans several student tokens.
+
     A group has no teacher loss if one of its teacher tokens has none, if one of its student tokens
     is not predicted (the first of a row, those of a prompt), if it holds the last token of a row,
     whose text may continue in the next one, or if the teacher's text stops inside it.
@@ -243,12 +250,12 @@ def compared_groups(pairs: DocumentPairs, is_predicted: NDArray[np.bool_] | None
     student, teacher = pairs.student, pairs.teacher
     all_groups = groups(student, teacher, **pairs.cu_seqlens)
     with_text = student[:, 0] < student[:, 1]
-    whole = with_text.copy()
-    whole[np.cumsum(pairs.row_sizes) - 1] = False  # the last token of each row
+    is_whole = with_text.copy()
+    is_whole[np.cumsum(pairs.row_sizes) - 1] = False  # the last token of each row
     if is_predicted is not None:
-        whole &= is_predicted
+        is_whole &= is_predicted
     size = sums_in(with_text, all_groups.student)
-    is_cut = sums_in(with_text & ~whole, all_groups.student) > 0
+    is_cut = sums_in(with_text & ~is_whole, all_groups.student) > 0
     of_teacher = teacher[:, 0] < teacher[:, 1]
     has_loss = np.isfinite(pairs.teacher_nll)
     is_scored = sums_in(of_teacher & ~has_loss, all_groups.teacher) == 0
@@ -256,10 +263,11 @@ def compared_groups(pairs: DocumentPairs, is_predicted: NDArray[np.bool_] | None
     total = sums_in(np.where(of_teacher & has_loss, pairs.teacher_nll, 0), all_groups.teacher)
 
     compared = np.flatnonzero(is_scored & ~is_cut)
+    # Only compared groups are numbered, so the numbers have no gaps and ascend with the text.
     of_token = np.full(len(student), NO_GROUP)
     rows, sizes = rows_in(all_groups.student[compared])
     of_token[rows] = np.repeat(np.arange(len(compared)), sizes)
-    of_token[~with_text] = NO_GROUP
+    of_token[~with_text] = NO_GROUP  # special tokens may stand inside a group's range
     in_group = of_token != NO_GROUP
     number = compared[of_token[in_group]]
 
@@ -275,6 +283,7 @@ def _stops_early(pairs: DocumentPairs, all_groups: Groups) -> NDArray[np.bool_]:
     would be of less text than the student's."""
     teacher, cu_seqlens = pairs.teacher, pairs.teacher_cu
     with_text = np.where(teacher[:, 0] < teacher[:, 1], np.arange(len(teacher)), -1)
+    # Special tokens may follow the last token with text, where the text stops.
     last_so_far = np.maximum.accumulate(with_text)
     stops = cu_seqlens[1:][np.diff(cu_seqlens) > 0]
     last = all_groups.teacher[:, 1] - 1

@@ -1,4 +1,4 @@
-"""The pieces of some rows: parts of documents, with the tokens of student and teacher.
+"""The pieces of some rows, which are parts of documents, with the tokens of student and teacher.
 
 n: student tokens of all rows, one after the other; M: the teacher's tokens of all their pieces.
 """
@@ -25,40 +25,44 @@ from vocagno.teacher.windows import WindowedTexts
 
 
 class StoredScores(Protocol):
-    """Losses that are known already: `MatchedScores`, a `ScoreStore`, or whatever gives pieces."""
+    """Stored losses: `MatchedScores`, a `ScoreStore`, or another object that returns pieces."""
 
     def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
-        """As `ScoreStore.piece`."""
+        """The scores of the teacher's tokens that share text with these bytes of a document.
+        Further tokens of the document may come with them."""
 
 
 class ScoresInOrder:
-    """`StoredScores` of whole documents, by their place in a list."""
+    """Stored losses (`StoredScores`) of whole documents, by their position in a list."""
 
     def __init__(self, documents: Sequence[DocumentScores]) -> None:
         self._documents = documents
 
     def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
-        """As `StoredScores.piece`: all of the document."""
+        """The scores of the whole document; the bytes are not looked at."""
         return self._documents[document]
 
 
 class SeveralTeachers:
-    """`StoredScores` of one text by several teachers: the losses are those of the first one, the
-    others add their candidates, for `distill`."""
+    """Stored losses (`StoredScores`) of one text by several teachers. The losses are those of the
+    first one; the others add their candidates, for `distill`."""
 
     def __init__(self, stores: Sequence[StoredScores]) -> None:
         self.stores: list[StoredScores] = [*stores]
 
     def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
-        """As `StoredScores.piece`, of the first teacher."""
+        """The scores of a piece by the first teacher."""
         return self.stores[0].piece(document, first_byte, end_byte)
 
 
 def read_pieces(
     rows: Sequence[Row], scores: StoredScores | LivePieces
 ) -> tuple[DocumentPairs, Sequence[DocumentScores], WindowedTexts | None]:
-    """Both sides of the pieces of some rows, the teacher's side of each, and text for a live
-    teacher."""
+    """Reads both sides of the pieces of some rows.
+
+    Returns: the pieces of all rows, the teacher's scores of each piece, and text for a live
+        teacher, None with stored scores.
+    """
     student = np.concatenate([row.spans for row in rows])
     num_tokens = np.concatenate([row.num_tokens for row in rows])
     numbers: list[int] = np.concatenate([row.documents for row in rows]).tolist()
@@ -88,25 +92,26 @@ def read_pieces(
 def _teacher_side(documents: Sequence[DocumentScores]) -> dict[str, Any]:
     """The fields of `DocumentPairs` that are the teacher's."""
     return {
-        "is_missing": np.array([bool(one.missing) for one in documents]),
-        "first_rows": np.array([one.first_row for one in documents]),
-        "teacher": np.concatenate([one.spans for one in documents]),
-        "teacher_nll": np.concatenate([one.nll for one in documents]).astype(np.float32),
-        "teacher_cu": _boundaries([len(one.nll) for one in documents]),
+        "is_missing": np.array([bool(scores.missing) for scores in documents]),
+        "first_rows": np.array([scores.first_row for scores in documents]),
+        "teacher": np.concatenate([scores.spans for scores in documents]),
+        "teacher_nll": np.concatenate([scores.nll for scores in documents]).astype(np.float32),
+        "teacher_cu": _boundaries([len(scores.nll) for scores in documents]),
     }
 
 
 def _candidates(
     documents: Sequence[DocumentScores], count: int, *, needs_entropy: bool
 ) -> Candidates:
-    """Those of all documents, one after the other.
+    """Joins the candidates of all documents.
     Raises: GuidanceError if a document with tokens has none, or another number of them, or no
         entropies where these are needed."""
-    parts = [Candidates.none(0, count)]
-    for one in documents:
-        if one.candidates is not None:
-            parts.append(one.candidates)
-        if len(one.nll) and (one.candidates is None or one.candidates.ids.shape[1] != count):
+    parts = [Candidates.none(0, count)]  # so that there is something to join
+    for scores in documents:
+        candidates = scores.candidates
+        if candidates is not None:
+            parts.append(candidates)
+        if len(scores.nll) and (candidates is None or candidates.ids.shape[1] != count):
             raise GuidanceError(
                 f"guidance.method: distill needs scores with {count} candidates of each token: "
                 "give MatchedScores(..., candidates=True), or score again with --candidates"
@@ -126,37 +131,44 @@ def stored_targets(
     *,
     needs_entropy: bool,
 ) -> Targets:
-    """The stored candidates of each teacher, over buckets. Raises: GuidanceError as `_candidates`,
-    and for scores of another number of teachers."""
+    """Adds up the stored candidates of each teacher over buckets.
+
+    Args:
+        documents: the first teacher's scores of each piece. scores: those of all teachers.
+    Raises: GuidanceError for scores of another number of teachers than the buckets', and for scores
+        without candidates, with another number of them, or without entropies that are needed.
+    """
     ids = np.concatenate([row.ids for row in rows])
     counts = targets.table.places
-    others = scores.stores[1:] if isinstance(scores, SeveralTeachers) else []
-    if len(counts) != 1 + len(others):
+    further_stores = scores.stores[1:] if isinstance(scores, SeveralTeachers) else []
+    if len(counts) != 1 + len(further_stores):
         raise GuidanceError(
-            f"targets: buckets of {len(counts)} teachers, scores of {1 + len(others)}; give one "
-            "for each (SeveralTeachers)"
+            f"targets: buckets of {len(counts)} teachers, scores of {1 + len(further_stores)}; "
+            "give one for each (SeveralTeachers)"
         )
     candidates = _candidates(documents, counts[0], needs_entropy=needs_entropy)
-    found = [targets.of_stored(pieces, ids, candidates)]
-    for number, other in enumerate(others, 1):
-        given = pieces.numbers, pieces.first_bytes, pieces.end_bytes
-        documents = list(map(other.piece, *given))
+    of_teachers = [targets.of_stored(pieces, ids, candidates)]
+    for number, store in enumerate(further_stores, 1):
+        ranges = pieces.numbers, pieces.first_bytes, pieces.end_bytes
+        documents = list(map(store.piece, *ranges))
+        # The student's tokens stay; every teacher cuts the same text into tokens of its own.
         side = replace(pieces, **_teacher_side(documents))
         candidates = _candidates(documents, counts[number], needs_entropy=needs_entropy)
-        found.append(targets.of_stored(side, ids, candidates, number))
-    return Targets(*(torch.cat(columns, 1) for columns in zip(*found, strict=True)))
+        of_teachers.append(targets.of_stored(side, ids, candidates, number))
+    return Targets(*(torch.cat(columns, 1) for columns in zip(*of_teachers, strict=True)))
 
 
 def _boundaries(counts: Any) -> NDArray[np.int64]:
+    """The position at which each of some runs begins, and their total length."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
 class SameRows:
-    """Stands for the losses of a teacher that reads the rows themselves."""
+    """The mark of a live teacher that reads the rows themselves, so that its losses come later."""
 
 
 Scores = StoredScores | LivePieces | SameRows
-"""Where the losses of a teacher are, or will be."""
+"""The source of a teacher's losses; None instead of one means that there is no teacher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,35 +178,38 @@ class TeacherView:
     teacher_loss: NDArray[np.float32]
     """The loss that each token is compared with, nats; NaN for none."""
     reasons: NDArray[np.uint8]
+    """The `Reason` why each token has no loss, or `MAPPED`."""
     with_text: NDArray[np.bool_]
+    """True for tokens that cover text: no special ones."""
     first_only: NDArray[np.bool_]
-    """Mapped to nothing but the first teacher token of the document."""
+    """True for tokens that are mapped only to the first teacher token of the document."""
     missing: NDArray[np.bool_]
-    """Of a document that is not scored."""
+    """True for tokens of documents that are not scored."""
     mapping: NDArray[np.int32]
-    """(n, 2) rows of the teacher's tokens, by the method."""
+    """(n, 2) the range of teacher tokens that the method compares each token with."""
     teacher_spans: NDArray[np.int32]
     """(M, 2) the teacher's tokens, of all pieces one after the other."""
     teacher_nll: NDArray[np.float32]
-    """(M,) their losses."""
+    """(M,) their losses, nats; NaN for none."""
     first_row: int = 0
-    """Tokens of the first document before these."""
+    """The number of teacher tokens that the first document has before these."""
     is_inside: NDArray[np.bool_] | None = None
-    """(M,) which of the teacher's tokens share text with what their row learns (all of it but
-    prompts); None if there is no teacher, or it reads the student's tokens."""
+    """(M,) True for teacher tokens that share text with what their row learns, which is all of it
+    but prompts; None if there is no teacher, or it reads the student's tokens."""
     row_ranges: NDArray[np.int64] | None = None
-    """(rows, 2) which of the M belong to the pieces of each row."""
+    """(rows, 2) the range of the M that belongs to the pieces of each row."""
     windowed: WindowedTexts | None = None
     """Text for a live teacher."""
     groups: NDArray[np.int64] | None = None
     """(n,) for `unit: group`: the number of each token's group, -1 for none; the mapping is then
     that of the group, and the loss the teacher's sum over it divided by its student tokens."""
     by_group: ComparedTokens | None = None
-    """As `ComparedTokens.by_group`."""
+    """The losses of groups, for a rule of single tokens whose lines are measured on groups."""
     targets: Targets | None = None
-    """For `distill`, with stored candidates."""
+    """The teachers' probabilities of buckets, for `distill` with stored candidates."""
     target_rows: NDArray[np.int64] | None = None
-    """(n, 3) as `BucketTargets.rows`, for `distill` with a live teacher."""
+    """(n, 3) the rows of the teacher's tokens, their ids, and the student's ids before them
+    (`BucketTargets.rows`), for `distill` with a live teacher."""
 
 
 def teacher_view(
@@ -203,16 +218,17 @@ def teacher_view(
     method: Method,
     is_predicted: NDArray[np.bool_] | None = None,
 ) -> TeacherView:
-    """Losses and reasons of all tokens of all rows.
+    """Aligns the teacher with all tokens of some rows, and computes losses and reasons.
 
     Args:
-        is_predicted: (n,) which tokens are predicted, for `unit: group`; default: all.
-    Raises: GuidanceError if the method needs a teacher with the student's tokens, and has not.
+        scores: the source of the teacher's losses; None: no token has one.
+        is_predicted: (n,) True for tokens that are predicted, for `unit: group`; default: all.
+    Raises: GuidanceError if the method needs a teacher with the student's tokens and gets another.
     """
     if scores is None:
-        return _unaligned(rows)
+        return _view_without_teacher(rows)
     if isinstance(scores, SameRows):
-        return _same_rows(rows)
+        return _view_of_same_rows(rows)
     pieces, documents, windowed = read_pieces(rows, scores)
     targets = target_rows = None
     if method.targets is not None:
@@ -254,8 +270,8 @@ def teacher_view(
     )
 
 
-def _unaligned(rows: Sequence[Row]) -> TeacherView:
-    """Where there is no teacher, no token has a loss, and none is counted as mapped."""
+def _view_without_teacher(rows: Sequence[Row]) -> TeacherView:
+    """A view in which no token has a loss, and none is counted as mapped."""
     n = sum(len(row.ids) for row in rows)
     nothing = np.zeros(n, bool)
     special = np.full(n, Reason.SPECIAL, np.uint8)
@@ -264,8 +280,9 @@ def _unaligned(rows: Sequence[Row]) -> TeacherView:
     return TeacherView(loss, special, nothing, nothing, nothing, mapping, spans, nll)
 
 
-def _same_rows(rows: Sequence[Row]) -> TeacherView:
-    """Where the teacher reads the rows as they are, every token has a loss, special ones too."""
+def _view_of_same_rows(rows: Sequence[Row]) -> TeacherView:
+    """A view for a teacher that reads the rows as they are: every token has a loss, special ones,
+    too. It is 0 until the teacher has read them."""
     spans = np.concatenate([row.spans for row in rows])
     n = len(spans)
     place = np.arange(n, dtype=np.int32)
@@ -275,20 +292,22 @@ def _same_rows(rows: Sequence[Row]) -> TeacherView:
         with_text=np.ones(n, bool),
         first_only=np.zeros(n, bool),
         missing=np.zeros(n, bool),
-        mapping=np.stack([place, place + 1], axis=1),
+        mapping=np.stack([place, place + 1], axis=1),  # each token to itself
         teacher_spans=spans,
         teacher_nll=np.zeros(n, np.float32),
     )
 
 
 def live_text(view: TeacherView, tokens_BT: NDArray[np.int64]) -> LiveText:
-    """What a live teacher reads of some rows.
-    Args: tokens_BT: which student token is predicted at each place; -1 at padding."""
+    """Prepares the text that a live teacher reads for some rows, and where its losses go.
+    Args: tokens_BT: the number of the token that is predicted at each position; -1 at padding."""
     assert view.windowed is not None
     assert view.is_inside is not None
     assert view.row_ranges is not None
     by_group = view.by_group or view
+    # A distribution is compared with one teacher token of the range, a loss with all of them.
     partner_N = first_asked(view.mapping, view.windowed.is_asked)
+    # The teacher's loss of a group is divided by these; a token without a group is one of its own.
     group_sizes_N = np.ones(len(view.mapping), np.int64)
     if by_group.groups is not None:
         in_group_N = by_group.groups >= 0
@@ -304,6 +323,7 @@ def live_text(view: TeacherView, tokens_BT: NDArray[np.int64]) -> LiveText:
         by_group.mapping,
         group_sizes_N,
     )
+    # Padding, -1, takes the row that is appended.
     if view.target_rows is not None:
         arrays = *arrays, np.append(view.target_rows, [[-1, -1, -1]], 0)[tokens_BT]
     tensors = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)

@@ -26,14 +26,15 @@ of tokens fit int64."""
 
 
 def kept_count(num_competing: Tensor, top_fraction: float) -> Tensor:
-    """Counts the tokens that are kept of n competing ones in each scope: ceil(top_fraction * n).
+    """Counts the tokens that are kept of n competing ones in each scope: ceil(top_fraction * n),
+    the "top-k %" of Eq. 4 (arXiv 2503.19123).
 
     `top_fraction` is read as written: 0.1 of 30 tokens is 3, although the nearest binary fraction
     to 0.1 is a little larger than 0.1.
     """
     written = Fraction(repr(float(top_fraction)))
     share = max(written.limit_denominator(_MOST_PARTS), Fraction(1, _MOST_PARTS))
-    products = num_competing.long() * share.numerator
+    products = num_competing.long() * share.numerator  # whole numbers: no rounding of a product
     return (products + share.denominator - 1) // share.denominator
 
 
@@ -49,7 +50,7 @@ def top(rank_ST: Tensor, competing_ST: Tensor, top_fraction: float) -> Tensor:
 
 def least_kept(rank_ST: Tensor, kept_ST: Tensor) -> Tensor:
     """(S,): the smallest rank of the kept tokens of each scope; NaN if none is kept."""
-    if not rank_ST.shape[1]:
+    if not rank_ST.shape[1]:  # `amin` would raise
         return rank_ST.new_full((len(rank_ST),), torch.nan)
     least_S = torch.where(kept_ST & ~rank_ST.isnan(), rank_ST, torch.inf).amin(1)
     return torch.where(least_S < torch.inf, least_S, torch.nan)
@@ -75,6 +76,7 @@ def _order(rank_ST: Tensor, competing_ST: Tensor) -> Tensor:
     # Any rank of a competing token is made finite (NaN comes first), so that -inf is below it.
     largest = torch.finfo(rank_ST.dtype).max
     ranked_ST = torch.where(competing_ST, rank_ST.nan_to_num(nan=largest), -torch.inf)
+    # Stable, so that of equal ranks the earlier position comes first on every device.
     return ranked_ST.sort(dim=1, descending=True, stable=True).indices
 
 
@@ -87,7 +89,10 @@ def _places(order_ST: Tensor) -> Tensor:
 def choose(
     student_nll_BT: Tensor, labels_BT: Tensor, batch: GuidanceTensors, config: GuidanceConfig
 ) -> Choice:
-    """Chooses the tokens that train the student (Eq. 4), and says from which excess loss on.
+    """Chooses the tokens that train the student, and says from which excess loss on.
+
+    This is W(x_i) of Eq. 4 (arXiv 2503.19123): 1 if L_S - L_T (`excess_ST`) is among the largest of
+    the competing tokens, or if the token has no teacher loss and is included, else 0.
 
     Args:
         student_nll_BT: the student's loss on each token, float32 nats.
@@ -112,6 +117,7 @@ def choose(
     nll_BT = student_nll_BT.detach()
     if config.unit == "group":
         groups_BT = require_value(batch.groups, "unit: group needs the groups of the tokens")
+        # The teacher's loss of a group is divided by the same number of tokens (ComparedTokens).
         nll_BT = group_means(nll_BT, groups_BT)
     teacher_loss_BT = filled_teacher_loss(batch, labels_BT, config)
     excess_ST = excess_loss(nll_BT.reshape(shape), teacher_loss_BT.reshape(shape))
@@ -131,14 +137,15 @@ def choose(
 def _quota(
     excess_ST: Tensor, competing_ST: Tensor, entropy_ST: Tensor | None, config: GuidanceConfig
 ) -> tuple[Tensor, Tensor]:
-    """Keeps the best tokens of each scope by the paper's rule. Returns (S, T) booleans and (S,) the
-    smallest excess loss that was kept; NaN if more than the excess loss ranks."""
+    """Keeps the best tokens of each scope by the paper's rule (Eq. 4). Returns (S, T) booleans and
+    (S,) the smallest excess loss that was kept; NaN if more than the excess loss ranks."""
     assert config.top_fraction is not None
     if config.criterion == "excess":
         kept_ST = top(excess_ST, competing_ST, config.top_fraction)
         return kept_ST, least_kept(excess_ST, kept_ST)
     if entropy_ST is None:
         raise ValueError("guidance.criterion: excess_and_entropy needs the teacher's entropies")
+    # Low entropy ranks high: the teacher is sure of what follows.
     rank_ST = worse_place(excess_ST, -entropy_ST, competing_ST)
     kept_ST = top(rank_ST, competing_ST, config.top_fraction)
     return kept_ST, excess_ST.new_full((len(excess_ST),), torch.nan)
@@ -181,6 +188,7 @@ def weights_of_chunks(
     if guidance.scope != "sequence":  # making options checks them, which takes 0.1 ms
         guidance = replace(guidance, scope="sequence")
 
+    # Under a fixed threshold no weight depends on the row, so a chunk passes for one row.
     def weigh(nll_C: Tensor, place: slice) -> Tensor:
         of_chunk: dict[str, Any] = {name: col[None, place] for name, col in columns_N.items()}
         choice = choose(nll_C[None], labels_N[None, place], GuidanceTensors(**of_chunk), guidance)
@@ -218,8 +226,8 @@ def filled_teacher_loss(
 
 
 def fill_with_mean(teacher_ST: Tensor, competing_ST: Tensor, sums_S2: Tensor | None) -> Tensor:
-    """Puts the mean of a scope's teacher losses where there is none (section 6.2: that of "all
-    teacher token losses within a batch").
+    """Puts the mean of a scope's teacher losses where there is none. Source: `mean` in section 6.2
+    of arXiv 2503.19123, which takes all losses of the teacher's tokens in a batch.
 
     Args:
         sums_S2: sums and counts of the teacher's own tokens; without them the mean is of what

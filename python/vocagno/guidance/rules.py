@@ -57,10 +57,11 @@ def roles(
     teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig
 ) -> tuple[Tensor, Tensor]:
     """Two boolean (B, T) tensors: the tokens that compete for being kept, and those that are kept
-    without competing."""
+    without competing. Source: section 6.2 of arXiv 2503.19123 (`include`, `exclude`, `mean`)."""
     valid_BT = labels_BT != IGNORED
     scored_BT = valid_BT & teacher_loss_BT.isfinite()
     if config.unmapped == "mean":
+        # A token without a teacher loss gets the mean of its scope (`fill_with_mean`), so it ranks.
         return valid_BT, torch.zeros_like(valid_BT)
     return scored_BT, valid_BT & ~scored_BT & (config.unmapped == "include")
 
@@ -79,9 +80,12 @@ def known_weights(
     Raises: ConfigError for guidance without a limit; ValueError if the groups are missing.
     """
     if config.window_max_loss is None:
-        raise ConfigError("guidance.window_max_loss: is not given")
+        raise ConfigError(
+            "guidance.window_max_loss is None, which known_weights needs; set it, in nats a byte"
+        )
     competing_BT, included_BT = roles(teacher_loss_BT, labels_BT, config)
     around_BT = teacher_loss_of_neighbours(teacher_loss_BT, labels_BT, units, config)
+    # NaN, a token that has its line to itself, exceeds no limit: nothing speaks against it.
     is_noise_BT = around_BT > config.window_max_loss
     return (included_BT | (competing_BT & ~is_noise_BT)).float()
 
@@ -100,7 +104,8 @@ def teacher_loss_of_neighbours(
 
     The rest is the line without the token's group, or without the token where there are no groups;
     so no token decides about itself. NaN if nothing is left. The mean is smoothed: (loss + 8) /
-    (bytes + 8), with `SMOOTHING_BYTES` = 8.
+    (bytes + 8), with `SMOOTHING_BYTES` = 8. It is a sum of the losses L_T of Eq. 2 (arXiv
+    2503.19123); the rule itself is not the paper's: docs/guidance.md derives it.
 
     Args:
         teacher_loss_BT: nats; NaN for none.
@@ -136,9 +141,10 @@ def require_value(value: Value | None, need: str) -> Value:
 
 
 def excess_loss(student_nll_BT: Tensor, teacher_loss_BT: Tensor) -> Tensor:
-    """(B, T): the student's loss minus the teacher's (Eq. 4), in nats; NaN without a teacher loss.
+    """(B, T): how far the student is behind the teacher, in nats; NaN without a teacher loss.
 
-    It says how far the student is behind. `student_nll_BT` is detached: no gradient flows through a
+    This is L_S - L_T of Eq. 4 (arXiv 2503.19123), with `student_nll_BT` as L_S (Eq. 1) and
+    `teacher_loss_BT` as L_T (Eq. 2). `student_nll_BT` is detached: no gradient flows through a
     rank. An infinite teacher loss counts as none.
     """
     teacher_BT = torch.where(teacher_loss_BT.isfinite(), teacher_loss_BT, torch.nan)
@@ -162,7 +168,7 @@ def group_means(values_BT: Tensor, groups_BT: Tensor) -> Tensor:
 def _rest_of_line(values_BT: Tensor, units: Units) -> Tensor:
     """(B, T) float64: the sum over the line of each token but for its group."""
     values_BT, groups_BT, lines_BT = values_BT.double(), units.groups_BT, units.lines_BT
-    own_BT = values_BT
+    own_BT = values_BT  # the token's unit, which must not decide about itself
     if groups_BT is not None:
         parts_BT = torch.where(groups_BT >= 0, _parts_of_groups(groups_BT, lines_BT), -1)
         own_BT = torch.where(groups_BT >= 0, _sums(values_BT, parts_BT), values_BT)
@@ -173,6 +179,7 @@ def _parts_of_groups(groups_BT: Tensor, lines_BT: Tensor) -> Tensor:
     """(B, T): a number for the part of each token's group that lies in the token's line. A group
     may cover a line break; only its part in the line is taken out of that line."""
     place_BT = torch.arange(groups_BT.numel(), device=groups_BT.device).view(groups_BT.shape)
+    # Rows do not share groups, so the first token of each row begins a part.
     changes_BT = (groups_BT[:, 1:] != groups_BT[:, :-1]) | (groups_BT[:, 1:] < 0)
     changes_BT = changes_BT | (lines_BT[:, 1:] != lines_BT[:, :-1])
     begins_BT = torch.nn.functional.pad(changes_BT, (1, 0), value=True)
@@ -183,6 +190,7 @@ def _sums(values_BT: Tensor, numbers_BT: Tensor) -> Tensor:
     """(B, T): the sum of the values of all tokens of a run with the same number, in which tokens of
     -1 may stand; 0 for a token of -1."""
     slot_N = number_runs(numbers_BT.flatten())
+    # Slot 0 is that of all tokens without a number, whose sum is to be 0.
     counted_N = torch.where(slot_N > 0, values_BT.flatten(), 0.0)
     # There are at most N runs, so that the host need not wait to know how many.
     sums = values_BT.new_zeros(len(slot_N) + 1).index_add_(0, slot_N, counted_N)
@@ -199,6 +207,7 @@ def number_runs(numbers_N: Tensor) -> Tensor:
     place_N = torch.arange(len(numbers_N), device=numbers_N.device)
     last_N = torch.where(has_number_N, place_N, -1).cummax(0).values
     before_N = torch.nn.functional.pad(last_N, (1, 0), value=-1)[:-1]
+    # `before_N` is the last position with a number before each one, so runs pass over tokens of -1.
     begins_N = (before_N < 0) | (numbers_N[before_N.clamp_min(0)] != numbers_N)
     return torch.where(has_number_N, (has_number_N & begins_N).cumsum(0), 0)
 
@@ -208,9 +217,10 @@ class UnitFacts(NamedTuple):
     it. A value is NaN if the token has no teacher loss or does not compete."""
 
     excess_BT: Tensor | None
-    """The excess loss of its group in nats, for `unit: group`."""
+    """The excess loss of each token's group in nats, for `unit: group`."""
     neighbours_loss_BT: Tensor | None
-    """The teacher's smoothed loss on its neighbours in nats a byte, for `window_max_loss`."""
+    """The teacher's smoothed loss on each token's neighbours in nats a byte, for
+    `window_max_loss`."""
 
 
 def unit_facts(
@@ -226,7 +236,7 @@ def unit_facts(
     Args:
         student_nll_BT: nats.
         units, groups_BT: None where the rule does not look at them.
-        guidance: of a method that ranks tokens; others look at nothing of the kind.
+        guidance: the rule of a method that ranks tokens.
     """
     competing_BT, _ = roles(teacher_loss_BT, labels_BT, guidance)
     excess_BT = loss_BT = None
@@ -251,7 +261,7 @@ def limit_that_keeps(share: float, losses: NDArray[np.float64]) -> float:
     """
     require(0 < share <= 1, f"the share to keep must be in (0, 1], got {share}")
     require(losses.size > 0, "no token of the clean text has a teacher loss")
-    rank = math.ceil(share * losses.size) - 1
+    rank = math.ceil(share * losses.size) - 1  # of the last token that is to be kept
     highest = float(np.partition(losses, rank)[rank])
     always = kept_share(-math.inf, losses)
     require(always < 1, "the clean text has no line of more than one token with a teacher loss")
@@ -260,7 +270,7 @@ def limit_that_keeps(share: float, losses: NDArray[np.float64]) -> float:
         f"the share to keep must be above {always:.4g}, which every limit keeps, because so many "
         f"tokens of the clean text have no neighbours; got {share}",
     )
-    hundredths = math.floor(100 * highest)
+    hundredths = math.floor(100 * highest)  # may keep too few: it is rounded down
     while kept_share(hundredths / 100, losses) < share:
         hundredths += 1
     return hundredths / 100

@@ -1,4 +1,5 @@
-"""Selective cross-entropy: the losses of all tokens rank them, the chosen ones train.
+"""Selective cross-entropy (Eq. 3 and 4 of arXiv 2503.19123): the losses of all tokens rank them,
+the chosen ones train.
 
 B: rows, T: tokens of a row, N = B * T, K: kept tokens, H: hidden size, V: vocabulary.
 
@@ -34,7 +35,11 @@ def selective_cross_entropy(
     num_kept: int | None = None,
     reduction: Literal["sum", "mean"] = "sum",
 ) -> tuple[Tensor, TokenMetrics]:
-    """The loss of the tokens that the teacher chooses (Eq. 3 and 4 of arXiv 2503.19123).
+    """The loss of the tokens that the teacher chooses.
+
+    This is L(S) = -sum W(x_i) log P(x_i | x_<i; S) of Eq. 3 (arXiv 2503.19123). W is
+    `weights_BT` of the metrics, by Eq. 4 from L_S - L_T, and -log P is their `nll_BT`. The paper's
+    mean over N tokens is `reduction="mean"` with `guidance.normalize: tokens`.
 
     Args:
         hidden_BTH: last hidden states; state i predicts `labels_BT[:, i]`.
@@ -45,13 +50,14 @@ def selective_cross_entropy(
         teacher: (B, T) the teacher's loss for each target in nats, NaN where it has none; or what
             `guided_batch` makes, with all else that a method looks at.
         guidance: how tokens are chosen; methods that do not choose (`cpt`) keep all.
-        num_kept: how many will be kept at most, as `count_kept` gives it before the forward pass,
-            so that the host need not wait for a device to know it; default: that of `teacher`.
+        num_kept: the number of tokens that will be kept at most, which `count_kept` gives before
+            the forward pass, so that the host need not wait for a device; default: that of
+            `teacher`.
         reduction: sum, or mean: divided by the tokens that `guidance.normalize` names.
     Returns: the loss, float32, and the metrics of each token.
-    Raises: ValueError for shapes that do not belong together, for other negative labels than -100
-        (on a CPU; on other devices the lookup fails), for something missing that the method needs,
-        and for more kept tokens than `num_kept` (on a CPU; on other devices the loss is NaN);
+    Raises: ValueError for shapes that do not fit each other, for other negative labels than -100
+        (on a CPU; on other devices the lookup fails), for tensors that the method needs and does
+        not get, and for more kept tokens than `num_kept` (on a CPU; else the loss is NaN);
         ConfigError for tensors of other guidance; TypeError for a module as the head.
 
     Logits exist a chunk at a time, and the losses that rank are float32 whatever the type of the
@@ -62,16 +68,18 @@ def selective_cross_entropy(
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction: expected 'sum' or 'mean', got {reduction!r}")
     head = GivenLogits.of(hidden_BTH) if head is None else _as_head(head)
-    given = _as_tensors(teacher)
+    batch = _as_tensors(teacher)
     if num_kept is not None:
-        given = replace(given, num_kept=num_kept)
-    _check_shapes(hidden_BTH, head, labels_BT, given.teacher_loss)
-    given.check(labels_BT, guidance)
+        batch = replace(batch, num_kept=num_kept)
+    _check_shapes(hidden_BTH, head, labels_BT, batch.teacher_loss)
+    batch.check(labels_BT, guidance)
     _check_labels(labels_BT)
-    if given.guidance is not None:
-        check_guidance(given.guidance, guidance, "teacher")
-    total, metrics = method.cross_entropy(StudentSide(hidden_BTH, head, labels_BT), given)
+    # Columns of another rule would train without an error, on other tokens than are meant.
+    if batch.guidance is not None:
+        check_guidance(batch.guidance, guidance, "teacher")
+    total, metrics = method.cross_entropy(StudentSide(hidden_BTH, head, labels_BT), batch)
     if reduction == "mean":
+        # Of this batch only: a loop with several micro-batches divides sums by the step's count.
         is_predicted_BT, is_kept_BT = labels_BT != IGNORED, metrics.weights_BT > 0
         counted_BT = is_predicted_BT if guidance.normalize == "tokens" else is_kept_BT
         total = total / counted_BT.sum().clamp_min(1)
@@ -84,24 +92,29 @@ def token_weights(
     labels_BT: Tensor,
     guidance: GuidanceConfig,
 ) -> Tensor:
-    """(B, T) float32 without gradient: 1.0 for the tokens that train the student, else 0.0 (Eq. 4);
-    under `alm` what each token's loss is multiplied by, which may be negative.
+    """(B, T) float32 without gradient: W(x_i) of Eq. 4 (arXiv 2503.19123), 1.0 for the tokens that
+    train the student, else 0.0. Under `alm` a token's loss is multiplied by it, and it may be
+    negative.
 
     Args:
-        student_nll_BT: the student's loss on each token, nats.
-        teacher, labels_BT, guidance: as `selective_cross_entropy`.
-    Raises: ValueError if the configuration needs something that is not given; ConfigError for
-        `distill`, which is no weight.
+        student_nll_BT: the student's loss on each token in nats, L_S (Eq. 1).
+        teacher: (B, T) the teacher's loss on each token in nats, L_T (Eq. 2), NaN where it has
+            none; or the tensors that `guided_batch` makes.
+        labels_BT: target ids, -100 where nothing is predicted.
+        guidance: the rule.
+    Raises: ValueError if `teacher` lacks something that the rule needs; ConfigError for `distill`,
+        which is no weight.
     """
     if guidance.needs_candidates:
         raise ConfigError("guidance.method: distill is no weight; use selective_cross_entropy")
-    given = _as_tensors(teacher)
-    given.check(labels_BT, guidance)
-    return method_of(guidance).choose(student_nll_BT, labels_BT, given).weights_BT
+    batch = _as_tensors(teacher)
+    batch.check(labels_BT, guidance)
+    return method_of(guidance).choose(student_nll_BT, labels_BT, batch).weights_BT
 
 
 def count_kept(teacher_loss_BT: Tensor, labels_BT: Tensor, guidance: GuidanceConfig) -> int:
-    """How many tokens will be kept, known before any forward pass: `num_kept`.
+    """Counts the tokens that will be kept, before any forward pass, which
+    `selective_cross_entropy` takes as `num_kept`.
 
     Raises: ValueError if it is known only after the forward pass (chunks, thresholds).
     """
@@ -127,7 +140,7 @@ def _as_head(head: Any) -> Head:
 
 
 def _check_labels(labels_BT: Tensor) -> None:
-    """Only on a CPU: elsewhere the host would wait."""
+    """Rejects negative labels that are not -100, on a CPU. Elsewhere the host would wait."""
     if labels_BT.device.type != "cpu":
         return
     is_wrong_BT = (labels_BT < 0) & (labels_BT != IGNORED)

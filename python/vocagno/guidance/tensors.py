@@ -1,5 +1,5 @@
-"""The inputs of a method: both sides of a training step, counts, sums of losses; and what a loop
-checks of them: their guidance, and how much of the text the teacher covers."""
+"""The inputs of a method: both sides of a training step, counts, sums of losses. A loop checks
+their guidance with functions of this module, and the share of the text that the teacher covers."""
 
 import json
 import math
@@ -19,28 +19,30 @@ from vocagno.models.losses import TeacherStates
 
 @dataclass(frozen=True, kw_only=True)
 class GuidanceTensors:
-    """All that a method takes of a batch but the student: what the collator makes, and a live
-    teacher.
+    """The columns of a batch, made by the collator and a live teacher, that a method reads next to
+    the student's states.
 
-    B: rows, T: predicted tokens of a row, C: chunks of a row. A field with a value for each token
-    has it where the token is predicted, and `padding` where there is none. A batch has the names of
-    the fields, too.
+    B: rows, T: predicted tokens of a row, N = B * T, C: chunks of a row, R: teachers, S: columns
+    for buckets at a token. A field with a value for each token has it at the position that predicts
+    the token, and `padding` where there is none. A batch (a dict) has the fields by these names.
     """
 
     teacher_loss: Tensor = field(metadata={"padding": math.nan})
-    """(B, T) float32: the teacher's loss in nats, NaN for none."""
+    """(B, T) float32: the teacher's loss in nats, L_T of Eq. 2 (arXiv 2503.19123); NaN for none."""
     weight: Tensor | None = field(default=None, metadata={"padding": 0.0})
-    """(B, T) float32, for rules with `window_max_loss`: as `known_weights`."""
+    """(B, T) float32, for rules with `window_max_loss`: 0.0 for noise, else 1.0, or a baked share
+    (`rules.known_weights`)."""
     groups: Tensor | None = field(default=None, metadata={"padding": -1})
     """(B, T) int64, for `unit: group` with a threshold: the number of each token's group, -1 for
-    none; another one than that of the group before it, in the row before, too."""
+    none. Two groups in succession have different numbers, across the ends of rows, too."""
     chunks: Tensor | None = field(default=None, metadata={"padding": -1})
     """(B, T) int64, for `method: chunk`: the number of each token's chunk, -1 at padding."""
     entropy: Tensor | None = None
-    """(B, T) of the teacher's distribution for each token, nats; for `criterion:
+    """(B, T) the entropy of the teacher's distribution for each token, nats; for `criterion:
     excess_and_entropy`."""
     candidates: Tensor | None = field(default=None, metadata={"padding": -1})
-    """(B, T, S) int32, for `method: distill`: as `bucket_targets.Targets`."""
+    """(B, T, S) int32, for `method: distill`: the numbers of the teacher's buckets, -1 for none
+    (`bucket_targets.Targets`)."""
     candidate_mass: Tensor | None = field(default=None, metadata={"padding": 0.0})
     """(B, T, S) float32: the teacher's probabilities of these buckets."""
     candidate_entropy: Tensor | None = field(default=None, metadata={"padding": math.nan})
@@ -51,33 +53,39 @@ class GuidanceTensors:
     bucket_key: str | None = None
     """`BucketTable.key` of the buckets that the candidates are numbered by."""
     members_before: Any = None
-    """(N + 1,) host numbers: how many ids the buckets of all tokens before each have; without it
-    the host waits for the device, if that is not the CPU."""
+    """(N + 1,) on the host: the number of ids in the buckets of all tokens before each one. Without
+    it the host waits for the device, if that is not the CPU."""
     chunk_rank: Tensor | None = None
-    """(B, C) ranks chunks instead of their excess loss; for `selection: random`."""
+    """(B, C) random numbers that rank chunks instead of their excess loss; for `selection: random`.
+    """
     teacher_sums: Tensor | None = None
-    """(B, 2) as `row_sums`, for `unmapped: mean`; without it, that mean is of the aggregated
-    losses, which under `max` is higher and counts long teacher tokens often."""
+    """(B, 2) sum and count of the losses of the teacher's own tokens in each row, for `unmapped:
+    mean`. Without it, that mean is of the aggregated losses, which under `max` is higher and counts
+    long teacher tokens often."""
     teacher: TeacherStates | None = None
     """The teacher's distributions, for `kld` and `uld`."""
     chunk_ends: ChunkEnds = None
-    """Where the groups of a batch may be cut into chunks of logits (`safe_cuts`), known to the
-    host; without it the host waits for the device, if that is not the CPU."""
+    """The positions on the host at which a batch can be cut without splitting a group
+    (`safe_cuts`). Without it the host waits for the device, if that is not the CPU."""
     num_kept: int | None = None
-    """How many tokens will be kept at most, so that the host need not wait for the device."""
+    """The number of tokens that are kept at most, so that the host need not wait for the device."""
     guidance: GuidanceConfig | None = None
-    """What these were made for, which `selective_cross_entropy` compares with its own."""
+    """The guidance that the columns were made for. `selective_cross_entropy` compares it with its
+    own."""
 
     @classmethod
-    def of(cls, batch: Mapping[str, Any], **more: Any) -> "GuidanceTensors":
-        """Those in a batch, by their names."""
+    def of(cls, batch: Mapping[str, Any], **values: Any) -> "GuidanceTensors":
+        """Takes the fields that a batch has by their names; `values` are further fields."""
         names = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in batch.items() if name in names}, **more)
+        return cls(**{name: value for name, value in batch.items() if name in names}, **values)
 
     def check(self, labels_BT: Tensor, guidance: GuidanceConfig) -> None:
-        """Raises: ValueError for a value of each token that is not as the labels, (B, T), for
-        weights that are no shares (numbers only on a CPU), and for weights and candidates that the
-        method would not read; naive training reads nothing."""
+        """Checks the columns against the labels and the guidance.
+
+        Raises: ValueError for a column whose shape is not that of the labels, (B, T), for weights
+            that are no shares (their values only on a CPU), and for weights and candidates that the
+            method would not read; naive training reads nothing.
+        """
         weight = self.weight
         if weight is not None:
             is_share = weight.is_floating_point()
@@ -98,19 +106,20 @@ class GuidanceTensors:
         before = self.members_before
         if before is not None and len(before) != labels_BT.numel() + 1:
             raise ValueError(
-                f"members_before: is of {len(before) - 1} tokens, the labels of "
-                f"{labels_BT.numel()}; omit it where a batch is cut"
+                f"members_before: counted for {len(before) - 1} tokens, but there are "
+                f"{labels_BT.numel()} labels; omit it where a batch is cut"
             )
+        # A column that nothing reads would be a rule that has no effect, without a word.
         unread = {
             "weight": guidance.window is None and "guidance.window_max_loss",
             "candidates": not guidance.needs_candidates and "guidance.method: distill",
         }
         for name, option in unread.items():
             if option and guidance.needs_teacher and getattr(self, name) is not None:
-                raise ValueError(f"{name}: are read only with {option}; set it, or omit them")
+                raise ValueError(f"{name}: only `{option}` reads it; set that, or omit {name}")
 
     def to(self, device: torch.device) -> "GuidanceTensors":
-        """The same on a device."""
+        """Copies the tensors to a device; what the host needs stays there."""
         moved: dict[str, Any] = {
             name: value.to(device, non_blocking=True)
             for name, value in vars(self).items()
@@ -124,7 +133,7 @@ PADDING: dict[str, float] = {
     for field in fields(GuidanceTensors)
     if "padding" in field.metadata
 }
-"""The fields with a value for each token, and their value where there is none."""
+"""The fields with a value for each token, and the value that stands for none."""
 
 
 class StudentSide(NamedTuple):
@@ -143,13 +152,13 @@ class StudentSide(NamedTuple):
 
 
 class TokenCounts(NamedTuple):
-    """Counts of the predicted tokens of a batch. Tokens of documents without scores are `missing`,
-    and are in none but the first four."""
+    """Counts of the predicted tokens of a batch. Tokens of documents without scores are counted in
+    `missing`, and otherwise only in the first four."""
 
     predicted: int = 0
     kept: int = 0
-    """The largest possible number for chunks, where the student's losses decide, and where a rule
-    of lines waits for the losses of a live teacher."""
+    """Tokens that are kept, or can be at most: the student's losses decide between chunks, and a
+    rule of lines waits for the losses of a live teacher."""
     competing: int = 0
     included: int = 0
     """Kept without competing."""
@@ -173,15 +182,15 @@ class TokenCounts(NamedTuple):
         return torch.tensor(self)
 
     def plus(self, other: "TokenCounts") -> "TokenCounts":
-        """The counts of both."""
-        return TokenCounts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        """Adds other counts to these."""
+        return TokenCounts(*(a + b for a, b in zip(self, other, strict=True)))
 
     @property
     def shares(self) -> dict[str, float]:
-        """`coverage`: how many of the tokens with text are mapped; `scored`: how many of the
-        scorable ones have a teacher loss. Without such tokens it is absent."""
+        """Two shares: `coverage`, of the tokens with text those that are mapped; and `scored`, of
+        the scorable ones those with a teacher loss. A share of no tokens is absent."""
         parts = {"coverage": (self.mapped, self.with_text), "scored": (self.scored, self.scorable)}
-        return {name: some / whole for name, (some, whole) in parts.items() if whole}
+        return {name: part / whole for name, (part, whole) in parts.items() if whole}
 
 
 REASONS = ("special", "truncated", "hole", "unscored", "missing", "partial")
@@ -189,36 +198,36 @@ REASONS = ("special", "truncated", "hole", "unscored", "missing", "partial")
 
 
 class LossSums(NamedTuple):
-    """Sums over tokens: tensors of a forward pass, floats of a window."""
+    """Sums over tokens: tensors in a forward pass, floats for a window of steps."""
 
     nll: Any = 0.0
     """The student's losses on all predicted tokens."""
     kept_nll: Any = 0.0
-    """The same, of those that are trained on."""
+    """The student's losses on the tokens that are trained on, times their weights."""
     excess: Any = 0.0
     """Excess losses of the tokens with a teacher loss."""
     teacher: Any = 0.0
-    """The teacher's losses of these tokens."""
+    """The teacher's losses on these tokens."""
     ranked: Any = 0.0
-    """How many these are."""
+    """The number of these tokens."""
     kept: Any = 0.0
-    """How many tokens are trained on."""
+    """The number of tokens that are trained on."""
     distance: Any = 0.0
-    """Distances of distillation."""
+    """Distances of distillation; for `distill` H(P, Q)."""
     pairs: Any = 0.0
-    """Of how many tokens."""
+    """The number of tokens that have a distance."""
     threshold: Any = 0.0
     """Thresholds of the scopes in which tokens competed."""
     scopes: Any = 0.0
-    """How many these are."""
+    """The number of these scopes."""
 
     @classmethod
     def of(cls, sums: Tensor) -> "LossSums":
-        """Floats, from (10,) on the host."""
+        """Reads the sums as floats from the tensor (10,) on the host."""
         return cls(*sums.tolist())
 
     def tensor(self) -> Tensor:
-        """(10,) float64 on the device of `nll`."""
+        """(10,) float64 on the device of `nll`, to be added up over processes."""
         assert isinstance(self.nll, Tensor)
         nothing = torch.zeros_like(self.nll)
         parts = (value if isinstance(value, Tensor) else nothing + value for value in self)
@@ -227,10 +236,10 @@ class LossSums(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """What the host knows of a batch. It is passed on as it is, and to no device."""
+    """Facts about a batch that stay on the host."""
 
     guidance: GuidanceConfig
-    """What the batch was made for."""
+    """The guidance that the batch was made for."""
     counts: TokenCounts
     student: str | None = None
     """`TokenSpans.fingerprint` of the tokenizer of its ids, if it is known."""
@@ -247,26 +256,26 @@ def check_guidance(made: GuidanceConfig, used: GuidanceConfig, where: str) -> No
 
 
 def made_for(guidance: GuidanceConfig, student: str, table: BucketTable | None = None) -> str:
-    """The options that the columns of a data set depend on, the fingerprint of the student's
-    tokenizer, and the buckets, as JSON."""
+    """Writes as JSON what the columns of a data set depend on: some options, the fingerprint of the
+    student's tokenizer, and the key of the buckets."""
     buckets = {} if table is None else {"buckets": table.key}
-    return json.dumps(_of_columns(guidance) | {"student": student} | buckets)
+    return json.dumps(_column_options(guidance) | {"student": student} | buckets)
 
 
 def check_columns(made: str, guidance: GuidanceConfig, table: BucketTable | None = None) -> str:
-    """Compares `made_for` of some columns with what they are to be used with.
+    """Compares what `made_for` wrote for some columns with the guidance and buckets of their use.
 
     Returns: the fingerprint of the student's tokenizer.
     Raises: ConfigError that names the options that differ.
     """
-    given = json.loads(made)
-    student: str = given.pop("student")
-    given.pop("distill_where", None)  # of 0.1.0: it says nothing about columns
-    if given.pop("buckets", None) != (None if table is None else table.key):
+    options = json.loads(made)
+    student: str = options.pop("student")
+    options.pop("distill_where", None)  # of 0.1.0: it says nothing about columns
+    if options.pop("buckets", None) != (None if table is None else table.key):
         raise ConfigError("columns of other buckets than `targets`; give both the same")
-    if given != (needed := _of_columns(guidance)):
+    if options != (needed := _column_options(guidance)):
         raise ConfigError(
-            f"columns of another guidance: made for {_differences(given, needed)}; make them by "
+            f"columns of another guidance: made for {_differences(options, needed)}; make them by "
             "add_teacher_loss with this guidance"
         )
     return student
@@ -298,6 +307,7 @@ def check_coverage(counts: TokenCounts, guidance: GuidanceConfig, where: str = "
     ):
         share = counts.shares.get(name, 1.0)
         if share < guidance.min_coverage:
+            # The largest count is the cause to fix first; the reasons need different remedies.
             worst = max(possible, key=lambda reason: getattr(counts, reason))
             raise GuidanceError(
                 f"{where}only {share:.2%} of the tokens {verb} (guidance.min_coverage: "
@@ -307,13 +317,16 @@ def check_coverage(counts: TokenCounts, guidance: GuidanceConfig, where: str = "
             )
 
 
-def _of_columns(guidance: GuidanceConfig) -> dict[str, Any]:
+def _column_options(guidance: GuidanceConfig) -> dict[str, Any]:
+    """The options that the columns of a data set depend on."""
     names = "method", "unit", "aggregation", "chunks", "window_max_loss"
-    unmapped = guidance.unmapped if guidance.window else None  # of the weights
+    # Losses do not depend on `unmapped`; the weights of a rule of lines do.
+    unmapped = guidance.unmapped if guidance.window else None
     return {name: getattr(guidance, name) for name in names} | {"unmapped": unmapped}
 
 
 def _differences(made: Mapping[str, Any], used: Mapping[str, Any]) -> str:
+    """Lists the options that differ, for a message. An absent one differs from one that is None."""
     return ", ".join(
         f"guidance.{name} {made.get(name)}, not {used.get(name)}"
         for name in {**made, **used}

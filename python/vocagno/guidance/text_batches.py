@@ -27,11 +27,13 @@ from vocagno.tokens.id_texts import TokenizedTexts
 from vocagno.tokens.token_spans import TokenSpans
 
 _BELOW_ZERO = -1e-3
-"""Least that rounding may make of a loss."""
+"""The least value that rounding may make of a loss of 0."""
 _ENOUGH = 64
-"""Tokens with text before the share of those that can be compared says something."""
+"""The number of tokens with text from which on the share of those that can be compared says
+something."""
 LEAST_COMPARED = 0.05
-"""Buckets of this pair of tokenizers give 60 % or more, those of another pair 1 %."""
+"""The least share of tokens that can be compared. Buckets of the right pair of tokenizers give 60 %
+or more, those of another pair 1 %."""
 
 
 class GuidedBatch(NamedTuple):
@@ -40,15 +42,15 @@ class GuidedBatch(NamedTuple):
     input_ids_BT: Tensor
     """int64, 0 at padding."""
     labels_BT: Tensor
-    """int64: what follows each of them; -100 where nothing is learnt."""
+    """int64: the id that follows each input; -100 where nothing is learnt."""
     teacher: GuidanceTensors
-    """Of each label: the teacher's loss, and what else the guidance needs."""
+    """The teacher's loss on each label, and the other columns that the guidance needs."""
     counts: TokenCounts
-    """For `check_coverage`."""
+    """The counts that `check_coverage` takes, added up over batches."""
 
     def to(self, device: torch.device | str) -> "GuidedBatch":
-        """The same on a device."""
-        ids_BT, labels_BT = (one.to(device, non_blocking=True) for one in self[:2])
+        """Copies the batch to a device; the counts stay on the host."""
+        ids_BT, labels_BT = (ids.to(device, non_blocking=True) for ids in self[:2])
         return GuidedBatch(ids_BT, labels_BT, self.teacher.to(torch.device(device)), self.counts)
 
 
@@ -64,8 +66,10 @@ def guided_batch(
     targets: BucketTargets | None = None,
     candidates: Candidates | None = None,
 ) -> GuidedBatch:
-    """A row for each of B texts, between the BOS that the student's tokenizer adds, if it adds one,
-    and EOS, as in training by `train.py`.
+    """Makes a batch with one row for each of B texts, for a training loop of your own.
+
+    A text stands between the BOS that the student's tokenizer adds, if it adds one, and EOS, as in
+    training by `train.py`.
 
         from vocagno.guidance import guided_batch
 
@@ -76,13 +80,14 @@ def guided_batch(
     batches and give them to `check_coverage`, which stops a loop with few teacher losses.
 
     Args:
+        student: the student's tokenizer.
         own, other: the texts in the student's and in the teacher's tokens, in the same order and
             without special tokens around them.
-        teacher_nll: (M,) the teacher's loss of each of its tokens in nats; NaN, infinite or masked:
-            none.
+        teacher_nll: (M,) the teacher's loss on each of its tokens in nats; NaN, infinite or masked
+            where it has none.
         guidance: the rule; default: `GuidanceConfig()`. Not `kld`, `uld` and random chunks, which
             need more than losses.
-        eos_id: what ends a text for the student.
+        eos_id: the id that ends a text for the student.
         prompt_bytes: (B,) bytes at the start of each text that are not learnt.
         targets, candidates: for `distill`: the buckets, and the teacher's M most likely tokens
             (`Candidates.of`).
@@ -98,8 +103,10 @@ def guided_batch(
         needs = "the candidates of the teacher's tokens" if targets else "none"
         raise ConfigError(f"candidates: guidance.method: {guidance.method} needs {needs}")
     if candidates is not None and not np.array_equal(candidates.tokens, other.ids):
-        raise ValueError("candidates: are not of the tokens in `other`")
-    nll = _checked(teacher_nll, own, other, prompt_bytes)
+        raise ValueError(
+            "candidates: their tokens are not those of `other`; give both for the same texts"
+        )
+    nll = _check_losses(teacher_nll, own, other, prompt_bytes)
     _check_ends(student, own, eos_id)
     rows = document_rows(join_documents(own, 0, student.prefix_ids, eos_id, prompt_bytes))
     scores = [
@@ -110,11 +117,13 @@ def guided_batch(
         )
         for place in map(other.text, range(len(other)))
     ]
+    # As long as the longest text, so that no text is cut.
     data = DataConfig(train="", seq_len=max(1, *(len(row.ids) - 1 for row in rows)))
     ends = line_ends(student, guidance)
     collator = Collator(ScoresInOrder(scores), guidance, data, ends, targets)
     batch = collator(rows)
-    given, counts = batch.tensors, batch.counts
+    tensors, counts = batch.tensors, batch.counts
+    # Spans of any two texts can be aligned: other texts show only by tokens that share none.
     if counts.mapped < guidance.min_coverage * counts.with_text:
         raise ValueError(
             f"own, other: only {counts.mapped:,} of {counts.with_text:,} tokens of the student "
@@ -122,7 +131,7 @@ def guided_batch(
             f"{guidance.min_coverage}): are these the same texts in the same order?"
         )
     if targets is not None:
-        compared = int((given["candidates"] >= 0).any(-1).sum())
+        compared = int((tensors["candidates"] >= 0).any(-1).sum())
         if counts.with_text >= _ENOUGH and compared < LEAST_COMPARED * counts.with_text:
             raise ConfigError(
                 f"targets: only {compared} of {counts.with_text} tokens can be compared: their "
@@ -134,16 +143,17 @@ def guided_batch(
         guidance=guidance,
         buckets=None if targets is None else targets.table,
     )
-    return GuidedBatch(given["input_ids"], given["labels"], teacher, counts)
+    return GuidedBatch(tensors["input_ids"], tensors["labels"], teacher, counts)
 
 
-def _checked(
+def _check_losses(
     teacher_nll: ArrayLike,
     own: TokenizedTexts,
     other: TokenizedTexts,
     prompt_bytes: Sequence[int] | None,
 ) -> NDArray[np.float32]:
-    """The losses, NaN for infinite ones."""
+    """Returns the losses as float32, NaN for infinite ones. Raises: ValueError if there are not as
+    many as tokens, or if they are negative."""
     if len(own) != len(other) or not len(own):
         raise ValueError(f"expected as many texts on both sides, got {len(own)} and {len(other)}")
     if prompt_bytes is not None and len(prompt_bytes) != len(own):
@@ -153,7 +163,7 @@ def _checked(
         raise ValueError(
             f"teacher_nll: expected one for each of {len(other.ids)} tokens, got shape {nll.shape}"
         )
-    nll = np.where(np.isfinite(nll), nll, np.float32(np.nan))
+    nll = np.where(np.isfinite(nll), nll, np.float32(np.nan))  # infinite counts as none
     if (nll < _BELOW_ZERO).any():
         raise ValueError(
             f"teacher_nll: {np.nanmin(nll):.3g} is no loss, which is 0 at least; log-probabilities "

@@ -1,4 +1,4 @@
-"""The methods of guidance, a class each.
+"""The methods of guidance, one class for each.
 
 A method answers what a run asks of it (`base.Method`): which teacher tokens a student token is
 compared with, how many tokens are kept, its loss, and what it logs. A new one is a class, a name in
@@ -40,7 +40,8 @@ def method_of(guidance: GuidanceConfig, targets: "BucketTargets | None" = None) 
 
 
 def _own_rule(name: str) -> type[TokenSelection]:
-    """The class that `MODULE:CLASS` names. Raises: as `method_of`."""
+    """The class that `MODULE:CLASS` names.
+    Raises: ConfigError if it cannot be imported, or is no rule."""
     module, _, attribute = name.partition(":")
     folder = str(Path.cwd())  # which Python adds for `python -m`, but not for an installed command
     if folder not in sys.path:
@@ -65,7 +66,8 @@ def _own_rule(name: str) -> type[TokenSelection]:
 def method_of_other_loops(
     guidance: GuidanceConfig, targets: "BucketTargets | None" = None
 ) -> Method:
-    """As `method_of`, for loops that have the teacher's losses and nothing else of it.
+    """The method that a configuration names, for loops that have only the teacher's stored losses
+    and candidates.
     Raises: ConfigError for a method that needs more."""
     method = method_of(guidance, targets)
     if method.needs_our_loop:

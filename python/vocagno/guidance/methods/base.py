@@ -65,8 +65,9 @@ class Method(ABC):
     # Rows and the teacher's tokens (NumPy, on the host)
 
     def overlapping_tokens(self, pairs: DocumentPairs) -> NDArray[np.int32]:
-        """(n, 2) the range of teacher tokens that share text with each student token (Eq. 2).
-        Coverage is counted on it, whatever the method compares."""
+        """(n, 2) the range [j, k] of teacher tokens that share text with each student token i, with
+        k exclusive. Source: Algorithm 1 of arXiv 2503.19123, whose ranges Eq. 2 reads. Coverage is
+        counted on it, whatever the method compares."""
         # Workers of a DataLoader share the cores among them, as their torch does.
         num_threads = None if get_worker_info() is None else 1
         return align(
@@ -89,7 +90,9 @@ class Method(ABC):
         overlapping_tokens: NDArray[np.int32],
         is_predicted: NDArray[np.bool_] | None,
     ) -> ComparedTokens:
-        """The teacher loss of each student token."""
+        """The teacher's loss of each student token: L_T of Eq. 2 (arXiv 2503.19123), Phi over
+        -log P(x_l | x_<l) for l in [j, k], with `mapping` as the ranges, `teacher_nll` as -log P,
+        and `guidance.aggregation` as Phi (sum, max or mean)."""
         mapping = self.mapping(pairs, overlapping_tokens)
         loss = reduce(pairs.teacher_nll, mapping, self.guidance.aggregation)
         return ComparedTokens(mapping, loss)
@@ -130,7 +133,8 @@ class Method(ABC):
     # The loss (on the device)
 
     def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidanceTensors) -> Choice:
-        """Weighs each token, given the student's loss on it in nats.
+        """Weighs each token (W(x_i) of Eq. 3, arXiv 2503.19123), given the student's loss on it in
+        nats.
 
         Raises: ValueError if the batch lacks something that the method needs.
         """
@@ -162,7 +166,7 @@ def sums_of(
 ) -> LossSums:
     """Sums up what is logged of a forward pass."""
     excess_BT = excess_loss(metrics.nll_BT, teacher_loss_BT)
-    excess_BT = excess_BT.where(labels_BT != IGNORED, torch.nan)
+    excess_BT = excess_BT.where(labels_BT != IGNORED, torch.nan)  # a loss of 0 stands there
     is_ranked_BT = excess_BT.isfinite()
     sums = LossSums(
         nll=metrics.nll_BT.sum(),
@@ -174,9 +178,10 @@ def sums_of(
     )
     if (thresholds_S := metrics.thresholds_S) is None:
         return sums
-    is_one_S = thresholds_S.isfinite()
-    threshold = torch.where(is_one_S, thresholds_S, 0.0).sum()
-    return sums._replace(threshold=threshold, scopes=is_one_S.sum())
+    # -inf (all units kept) and NaN (none competed) have no place in a mean.
+    has_threshold_S = thresholds_S.isfinite()
+    threshold = torch.where(has_threshold_S, thresholds_S, 0.0).sum()
+    return sums._replace(threshold=threshold, scopes=has_threshold_S.sum())
 
 
 def log_of_distance(sums: LossSums, counts: TokenCounts) -> dict[str, float]:
@@ -188,6 +193,6 @@ def log_of_distance(sums: LossSums, counts: TokenCounts) -> dict[str, float]:
 
 
 class Naive(Method):
-    """`method: cpt`."""
+    """Continual pretraining without guidance (`method: cpt`): W(x_i) = 1 for every token."""
 
     summary = "Trained on every token, without a teacher."

@@ -1,6 +1,6 @@
 """Methods that train on all tokens and add a distance between both models' distributions.
 
-What the paper compares guidance with: KLD (Eq. 5 of arXiv 2503.19123) and ULD (Eq. 6). Logits of
+The paper compares guidance with them: KLD (Eq. 5 of arXiv 2503.19123) and ULD (Eq. 6). Logits of
 either side exist a chunk at a time.
 
 B: rows, T: tokens of a row, N = B * T, M: tokens of the teacher, C: tokens of a chunk, H: hidden
@@ -26,8 +26,9 @@ from vocagno.models.head import Head
 from vocagno.models.losses import IGNORED, TeacherStates
 
 Distance = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Log-probabilities of the student (C, V) and logits of the teacher (C, W) to distances (C,) in
-nats (or in probability), and their gradient for the student's logits (C, V)."""
+"""A function of the student's log-probabilities (C, V) and the teacher's logits (C, W). It returns
+the distances (C,) in nats (or in probability), and their gradient for the student's logits (C, V).
+"""
 
 
 class DistillationMetrics(NamedTuple):
@@ -62,16 +63,20 @@ class Distillation(Method):
     ) -> tuple[Tensor, DistillationMetrics]:
         """Cross-entropy of all labels, and the weighted distance of those that have a partner.
 
+        For `kld` this is Eq. 5 of arXiv 2503.19123, sum -log P(x_i | x_<i) + sum KL(p_S || p_T),
+        and for `uld` Eq. 6, CE + lambda sum WD(p_S || p_T): `nll_BT` is -log P, `distance_BT` KL or
+        WD, and `weight` lambda (1 in Eq. 5).
+
         Args:
             hidden_BTH: the student's last hidden states; state i predicts `labels_BT[:, i]`.
             labels_BT: target ids, int64; -100 where nothing is predicted.
             teacher: its states, and which of them belongs to which label.
         Returns: the sum, float32, and the metrics of each token.
 
-        Both are divided by one count of the step afterwards. ULD as published compares position by
-        position and takes the mean over positions, which this is; Eq. 6 of the paper sums over all
-        pairs of positions, which no implementation does: each student token has one partner here,
-        and `pairing` says which.
+        Both are divided by one count of the step afterwards. Eq. 6 of the paper sums over all pairs
+        of positions (i, j), which no implementation does. Here each student token has one partner,
+        and `pairing` says which; ULD as published compares position by position, and takes the mean
+        over them, as this does.
         """
         weight = self.guidance.weight_of_distance
         assert weight is not None
@@ -117,7 +122,8 @@ class Distillation(Method):
 
 
 class KullbackLeibler(Distillation):
-    """`method: kld`."""
+    """Distillation by KL divergence between equal vocabularies (`method: kld`; Eq. 5 of arXiv
+    2503.19123)."""
 
     summary = "Trained on every token, and towards the teacher's distribution by KL divergence."
 
@@ -139,7 +145,8 @@ class KullbackLeibler(Distillation):
 
 
 class SortedDistributions(Distillation):
-    """`method: uld` (Boizard et al., arXiv 2402.12030)."""
+    """Universal logit distillation (`method: uld`; Boizard et al., arXiv 2402.12030; Eq. 6 of arXiv
+    2503.19123)."""
 
     summary = "Trained on every token, and towards the teacher's sorted distribution (ULD)."
 
@@ -157,7 +164,7 @@ class SortedDistributions(Distillation):
 
 
 class _WithDistance(Objective):
-    """Cross-entropy, and a distance to the teacher's distribution."""
+    """The loss -log P(x_i | x_<i) + weight x distance of each token (Eq. 5 and 6)."""
 
     def __init__(
         self,
@@ -172,18 +179,21 @@ class _WithDistance(Objective):
         self._teacher = replace(teacher, head=teacher.head.for_chunks())
         self.weights = (1.0, weight)
         self.num_parts = len(self.weights)
-        self.width = teacher.head.vocabulary_size
+        self.width = (
+            teacher.head.vocabulary_size
+        )  # the teacher's logits stand next to the student's
         self._num_ids = num_ids
         self._distance = distance
 
     def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
+        """Computes the cross-entropy within the matrix of logits; the distance takes others."""
         labels_C, partner_C = self._labels_N[place], self._partner_N[place]
         log_p_CV = logits_CV.sub_(logits_CV.logsumexp(1, keepdim=True))
         has_partner_C1 = (partner_C >= 0)[:, None]
         logits_CW = self._teacher.logits(partner_C, self._num_ids)
         distance_C, slope_CV = self._distance(_among(log_p_CV, self._num_ids), logits_CW)
         is_asked_C1 = (labels_C != IGNORED)[:, None]
-        labels_C1 = torch.where(is_asked_C1, labels_C[:, None], 0)
+        labels_C1 = torch.where(is_asked_C1, labels_C[:, None], 0)  # -100 is no index
         nll_C1 = -log_p_CV.gather(1, labels_C1)
         asked_C1 = is_asked_C1.float()
         gradient_CV = log_p_CV.exp_().mul_(asked_C1).scatter_add_(1, labels_C1, -asked_C1)
@@ -203,7 +213,8 @@ def _among(log_p_CV: Tensor, num_ids: int | None) -> Tensor:
 
 
 def reverse_kl(log_p_CV: Tensor, logits_CV: Tensor) -> tuple[Tensor, Tensor]:
-    """KL(student || teacher) (Eq. 5 of arXiv 2503.19123) in nats, and its gradient (`Distance`)."""
+    """KL(p || q) = sum p log(p / q) in nats with the student's p and the teacher's q, and its
+    gradient p (log(p / q) - KL). Source: KL(p_S || p_T) of Eq. 5, arXiv 2503.19123."""
     log_q_CV = logits_CV.log_softmax(1)
     p_CV, ratio_CV = log_p_CV.exp(), log_p_CV - log_q_CV
     distance_C = (p_CV * ratio_CV).sum(1)
@@ -211,7 +222,8 @@ def reverse_kl(log_p_CV: Tensor, logits_CV: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def forward_kl(log_p_CV: Tensor, logits_CV: Tensor) -> tuple[Tensor, Tensor]:
-    """KL(teacher || student) in nats, and its gradient (`Distance`)."""
+    """KL(q || p) = sum q log(q / p) in nats with the teacher's q and the student's p, and its
+    gradient p - q. The usual direction of distillation; Eq. 5 has the other one."""
     log_q_CV = logits_CV.log_softmax(1)
     q_CV = log_q_CV.exp()
     distance_C = (q_CV * log_q_CV.sub_(log_p_CV)).sum(1)
@@ -219,17 +231,18 @@ def forward_kl(log_p_CV: Tensor, logits_CV: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def wasserstein(log_p_CV: Tensor, logits_CW: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum of the differences of both distributions, each sorted from its most probable id down,
-    the shorter one filled up with zeros. It is a probability from 0 to 2. Its gradient comes with
-    it (`Distance`).
+    """The sum of |p_(v) - q_(v)| over ranks v, and its gradient: the student's p and the teacher's
+    q are each sorted from the most probable id down, the shorter one filled up with zeros. It is a
+    probability from 0 to 2.
 
-    Source: the ULD loss of Boizard et al., arXiv 2402.12030.
+    Source: the ULD loss of Boizard et al., arXiv 2402.12030; WD of Eq. 6, arXiv 2503.19123.
     """
     p_CV = log_p_CV.exp()
     sorted_CV, order_CV = p_CV.sort(1, descending=True)
     q_CW = logits_CW.softmax(1)
     ids, of_teacher = p_CV.shape[1], q_CW.shape[1]
-    if of_teacher > 2 * ids:  # the rest only has to be added up
+    # Ranks beyond the student's ids face zeros: their sum is enough, in any order.
+    if of_teacher > 2 * ids:
         top_CV = q_CW.topk(ids, 1).values
         rest_C = (q_CW.sum(1) - top_CV.sum(1)).clamp_min_(0)
     else:
@@ -240,5 +253,6 @@ def wasserstein(log_p_CV: Tensor, logits_CW: Tensor) -> tuple[Tensor, Tensor]:
         top_CV = torch.nn.functional.pad(top_CV, (0, ids - of_teacher))
     difference_CV = sorted_CV - top_CV
     sign_CV = torch.empty_like(p_CV).scatter_(1, order_CV, difference_CV.sign())
+    # Through the softmax: d/d(logit v) = p_v (sign_v - sum_u p_u sign_u).
     mean_C1 = (p_CV * sign_CV).sum(1, keepdim=True)
     return difference_CV.abs().sum(1) + rest_C, p_CV.mul_(sign_CV.sub_(mean_C1))

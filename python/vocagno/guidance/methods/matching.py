@@ -27,7 +27,7 @@ class Matching(TokenSelection):
 
     @property
     def share(self) -> float:
-        """How much of a token's loss is the teacher's part, l; the rest is cross-entropy."""
+        """The share l of the teacher's part in a token's loss; the rest is cross-entropy."""
         share = self.guidance.weight_of_distance
         assert share is not None
         return share
@@ -73,11 +73,13 @@ class Matching(TokenSelection):
 
 
 class LikelihoodMatching(Matching):
-    """`method: alm`: the limit of a large temperature of arXiv 2503.20083, on groups.
+    """Approximate likelihood matching on groups (`method: alm`), with the gradient that the loss of
+    arXiv 2503.20083 has in the limit of a large temperature.
 
     Its gradient is that of the cross-entropy of a group, times 1 - L_T / L_S: the teacher's loss
     and the student's, summed over the group. So it is a weight for each token, which is negative
-    where the student is surer than the teacher, and 0 where both are as sure.
+    where the student is surer than the teacher, and 0 where both are as sure. `ratio_BT` is
+    L_T / L_S, of means: both sums are divided by the same number of tokens.
     """
 
     summary = "Trained on every token, and towards the teacher's likelihood of each piece of text."
@@ -108,15 +110,17 @@ class LikelihoodMatching(Matching):
         return total, TokenMetrics(metrics.nll_BT, kept_N.view(metrics.nll_BT.shape))
 
     def _weights(self, nll_BT: Tensor, teacher_loss_BT: Tensor, groups_BT: Tensor) -> Tensor:
+        """(B, T): the weight of each token before noise is dropped."""
         ratio_BT = teacher_loss_BT / group_means(nll_BT, groups_BT)
         slope_BT = (1 - ratio_BT).clamp(-1, 1)  # a student's loss of 0: infinitely surer
         weights_BT = 1 - self.share + self.share * slope_BT
-        is_told_BT = (groups_BT >= 0) & teacher_loss_BT.isfinite()
-        return torch.where(is_told_BT & ~slope_BT.isnan(), weights_BT, 1.0)
+        is_compared_BT = (groups_BT >= 0) & teacher_loss_BT.isfinite()
+        return torch.where(is_compared_BT & ~slope_BT.isnan(), weights_BT, 1.0)
 
 
 class Distill(Matching):
-    """`method: distill`: cross-entropy with the teacher's distribution over buckets of ids."""
+    """Distillation across vocabularies (`method: distill`): the cross-entropy H(P, Q) of the
+    student's distribution with the teacher's over buckets of ids (`BucketCrossEntropy`)."""
 
     summary = "Trained on every token, and towards the teacher's most likely tokens."
 
@@ -147,12 +151,13 @@ class Distill(Matching):
         table = require_value(batch.buckets, need)
         if batch.bucket_key not in (None, table.key):
             raise ValueError(
-                "candidates: are of other buckets than those of the loss; give both the same"
+                "candidates: the batch was made with other buckets than those of the loss; give "
+                "both the same"
             )
         if (size := student.head.vocabulary_size) < table.vocabulary_size:
             raise ValueError(
-                f"buckets: of {table.vocabulary_size:,} ids of the student's tokenizer, but the "
-                f"head has {size:,}: they do not belong together"
+                f"buckets: the student's tokenizer has {table.vocabulary_size:,} ids, but its head "
+                f"has {size:,}; make the buckets with the tokenizer of this model"
             )
         entropy_NR = None
         if self.guidance.needs_entropy:
@@ -171,9 +176,10 @@ class Distill(Matching):
             members_before=batch.members_before,
         )
         total, parts_N3 = chunked_loss(student.flat_hidden, student.head, objective)
+        # Parts: the mixed loss, the loss of the label, and H(P, Q).
         nll_BT = parts_N3[:, 1].view(labels_BT.shape)
         metrics = TokenMetrics(nll_BT, kept_N.view(labels_BT.shape))
-        is_used_N = objective.is_told_N & (kept_N > 0)
+        is_used_N = objective.has_teacher_N & (kept_N > 0)
         cross_entropy = torch.where(is_used_N, parts_N3[:, 2], 0.0).sum()
         return total, metrics, (cross_entropy, is_used_N.sum())
 

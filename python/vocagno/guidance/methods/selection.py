@@ -58,7 +58,7 @@ class Selection(Method):
 
     def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:
         """Adds the mean excess loss, the teacher's mean loss, and the mean threshold."""
-        if not counts.with_text:  # chosen at random
+        if not counts.with_text:  # chunks chosen at random are not compared with a teacher
             return {}
         ranked = max(1.0, sums.ranked)
         entry = {
@@ -95,7 +95,8 @@ class TokenSelection(Selection):
         if self.guidance.keeps_quota:
             return int(quota_of_roles(competing_BT, included_BT, self.guidance))
         kept_BT = competing_BT | included_BT
-        if self.guidance.has_no_threshold and "weight" in tensors:  # not with a live teacher
+        # A live teacher's losses, and so these weights, come only after the count.
+        if self.guidance.has_no_threshold and "weight" in tensors:
             kept_BT = kept_BT & (tensors["weight"] > 0)
         return int(kept_BT.sum())
 
@@ -121,11 +122,13 @@ class TokenSelection(Selection):
 
 
 class VocAgno(TokenSelection):
-    """`method: vocagno` (arXiv 2503.19123, Eq. 2 to 4)."""
+    """The paper's guidance, and the rule of lines (`method: vocagno`; Eq. 2 to 4 of arXiv
+    2503.19123)."""
 
 
 class Rho1(TokenSelection):
-    """`method: rho1` (arXiv 2404.07965)."""
+    """Rho-1, guidance by a reference model with the student's vocabulary (`method: rho1`; arXiv
+    2404.07965)."""
 
     summary = "Trained on the tokens that a reference model with the same vocabulary chose (Rho-1)."
 
@@ -140,7 +143,8 @@ _SALT = 0x6368756E6B
 
 
 class Chunk(Selection):
-    """`method: chunk`. C: chunks of a row."""
+    """Guidance by chunks of equal numbers of tokens (`method: chunk`), which section 6.1 of arXiv
+    2503.19123 compares with alignment by text. C: chunks of a row."""
 
     summary = "Trained on chunks of each row, chosen by the teacher's losses or at random."
 
@@ -178,6 +182,7 @@ class Chunk(Selection):
             valid = (labels != IGNORED) & (chunks >= 0)
             count = torch.bincount(chunks[valid], minlength=config.chunks)
             scored = torch.bincount(chunks[valid & losses.isfinite()], minlength=config.chunks) > 0
+            # As in `choose`: a chunk competes as a whole, whatever the roles of its tokens are.
             competes = count > 0 if self.is_random or config.unmapped == "mean" else scored
             sizes = count[competes].sort(descending=True).values
             num_kept = kept_count(torch.tensor(len(sizes)), config.top_fraction)
@@ -187,9 +192,9 @@ class Chunk(Selection):
         return kept
 
     def for_samples(self, seed: int, samples: Sequence[int]) -> dict[str, Tensor]:
-        """Random ranks: a function of the seed and of the number of each sample in the run, so that
-        neither restarts nor the number of processes, nor how a step is cut up, change the choice.
-        """
+        """Draws random ranks of chunks. They depend only on the seed and on the number of each
+        sample in the run, so that neither restarts nor the number of processes nor the size of a
+        micro-batch change the choice."""
         if not self.is_random:
             return {}
         rows = [
@@ -203,8 +208,9 @@ class Chunk(Selection):
     def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidanceTensors) -> Choice:
         """Keeps all tokens of the chosen chunks.
 
-        The excess loss of a chunk is the student's mean loss on it less the teacher's loss of it;
-        the `ceil(top_fraction * n)` of the n competing chunks of a row with the largest are chosen,
+        The excess loss of a chunk, L_S - L_T of Eq. 4 (arXiv 2503.19123), is the student's mean
+        loss on it (`mean_BC`) less the teacher's loss of it (`losses_BC`). The
+        `ceil(top_fraction * n)` of the n competing chunks of a row with the largest are chosen,
         earlier ones first among equals. A chunk without a teacher loss goes by `unmapped`. The host
         does not wait.
         """
@@ -234,6 +240,7 @@ class Chunk(Selection):
         chosen_BC = top(rank_BC, competing_BC, config.top_fraction)
         if config.unmapped == "include":
             chosen_BC = chosen_BC | (has_tokens_BC & ~competing_BC)
+        # Tokens that are not predicted are in the additional chunk, which is never chosen.
         none_B1 = torch.zeros_like(chosen_BC[:, :1])
         weights_BT = torch.cat([chosen_BC, none_B1], 1).gather(1, place_BT).float()
         return Choice(weights_BT, None)
