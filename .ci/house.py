@@ -27,7 +27,7 @@ BOUNDS = {
     "lines of python/vocagno": 30_510,
     "modules of python/vocagno": 134,
     "lines of research": 2_165,
-    "lines of tests": 32_895,
+    "lines of tests": 32_900,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
+
+from packaging.version import Version
 
 from families import FAMILIES, TEXTS
 from gguf_files import write_gguf
@@ -188,8 +190,10 @@ def test_a_gguf_file_becomes_a_folder(tmp_path, cli):
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "made")
     assert result["weights"] == sum(weight.numel() for weight in model.parameters())
     assert torch.equal(model.lm_head.weight, tiny_llama(size).lm_head.weight)
-    ids = AutoTokenizer.from_pretrained(tmp_path / "made").encode(TEXTS[0])
-    assert ids == tokenizer.encode(TEXTS[0]).ids
+    # Release 5.5 reads the tokenizer of any file of this architecture as SentencePiece.
+    if Version(transformers.__version__) >= Version("5.6"):
+        ids = AutoTokenizer.from_pretrained(tmp_path / "made").encode(TEXTS[0])
+        assert ids == tokenizer.encode(TEXTS[0]).ids
     assert "is there" in cli.error("unpack", tmp_path / "m.gguf", "--out", tmp_path / "made")
     assert "no file" in cli.error("unpack", tmp_path / "x.gguf", "--out", tmp_path / "other")
     assert not (tmp_path / "other").exists()

@@ -33,7 +33,8 @@ def write_gguf(path, vocab_size, *, tokenizer=None, omitted="", added=()):
         writer.add_token_list([token for token, _ in ids])
         writer.add_token_types([3 if index in special else 1 for _, index in ids])
         writer.add_token_merges([" ".join(pair) for pair in definition["model"]["merges"]])
-        writer.add_eos_token_id(min(special))
+        for add in (writer.add_bos_token_id, writer.add_eos_token_id, writer.add_unk_token_id):
+            add(min(special))  # old releases of transformers read all three
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
     tensors = {
         names.get_name(name, (".weight",)): weight.numpy()
