@@ -76,7 +76,8 @@ def spell(new: TokenSpans, old: TokenSpans) -> Spellings:
             never_written += not spelling
         elif piece in id_of_piece:
             spelling = [id_of_piece[piece]]
-        elif b"".join(old_pieces[i] or b"\0" for i in ids) == piece:
+        # 0xff is in no text, so that a token without bytes (the unknown one) spells nothing.
+        elif b"".join(old_pieces[i] or b"\xff" for i in ids) == piece:
             spelling = ids
         else:
             spelling = _longest_first(piece, id_of_piece, longest)
