@@ -25,12 +25,12 @@ from vocagno.data.corpus import read_batches, scan
 from vocagno.data.prepare import prepared_rows
 from vocagno.data.rows import Row, RowStore
 from vocagno.guidance import token_weights
-from vocagno.guidance.batches import Batch, Collator
+from vocagno.guidance.batch import GuidanceTensors, GuidedBatch
+from vocagno.guidance.batches import Collator
 from vocagno.guidance.bucket_loss import BucketTable
 from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.methods.base import StudentOutput
 from vocagno.guidance.selective import selective_cross_entropy
-from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.models.head import head_of, hidden_states
 from vocagno.models.loading import local_device
 from vocagno.models.losses import IGNORED
@@ -234,7 +234,7 @@ class Steps:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def batch(self, kind: str) -> Batch:
+    def batch(self, kind: str) -> GuidedBatch:
         """The next rows, collated."""
         places = [next(self.order) for _ in range(self.options.rows)]
         rows = [self._within(self.rows[place], self.fields["vocab_size"]) for place in places]
@@ -250,17 +250,17 @@ class Steps:
             output, predicted = self.passed(kind)
         return output.loss / predicted
 
-    def passed(self, kind: str, batch: Batch | None = None) -> tuple[StudentOutput, int]:
+    def passed(self, kind: str, batch: GuidedBatch | None = None) -> tuple[StudentOutput, int]:
         """A forward pass of a batch, by default the next one, and how many tokens it predicts."""
         batch, guidance = batch or self.batch(kind), self.guidance[kind]
-        given = batch.to(self.device)
+        given = batch.to(self.device).inputs()
         with autocast(self.options.precision):
             student = self._students(guidance, self.collators[kind].method.targets)
             output = student(**given, num_kept=batch.counts.kept)
         return output, batch.counts.predicted
 
     def _dense(self) -> Tensor:
-        tensors = self.batch("naive").to(self.device)
+        tensors = self.batch("naive").to(self.device).inputs()
         with autocast(self.options.precision):
             logits = self.model(input_ids=tensors["input_ids"], use_cache=False).logits
         return torch.nn.functional.cross_entropy(
@@ -277,7 +277,7 @@ class Steps:
         Args:
             way: what the forward pass is taken under.
         """
-        batch, guidance = self.batch(kind).to(self.device), self.guidance[kind]
+        batch, guidance = self.batch(kind).to(self.device).inputs(), self.guidance[kind]
         # Numbers on the host are those of the whole batch.
         tensors = {
             name: value[:2, :128] for name, value in batch.items() if isinstance(value, Tensor)

@@ -37,7 +37,7 @@ def _head_loss(
     labels_K: Tensor,
     _: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The factors are 1 where a label takes part: no rule of the benches has others."""
+    """The weights are 1 where a label takes part: no rule of the benches has others."""
     assert isinstance(head, LanguageHead)
     assert head.bias_V is None
     assert head.softcap is None

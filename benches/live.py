@@ -64,9 +64,9 @@ def compared(
     for index in range(len(rows)):
         row = rows[index]
         expected, batch = (collate([row]) for collate in collators)
-        guided = live.guide(batch.live, {}, live.plan(batch.live))
+        guided = live.guide(batch.live_text, {}, live.plan(batch.live_text))
         losses = guided["teacher_loss"][0].cpu().numpy()
-        wanted = expected.tensors["teacher_loss"][0].numpy()
+        wanted = expected.teacher_loss[0].numpy()
         heads = np.repeat(np.cumsum(row.num_tokens) - row.num_tokens, row.num_tokens)
         before = (np.arange(len(row.ids)) - heads)[1:]
         both = np.isfinite(losses) & np.isfinite(wanted)

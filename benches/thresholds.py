@@ -35,11 +35,11 @@ from guided_steps import Steps
 from machine import machine, print_lines
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance import chunked_loss as loss_module
-from vocagno.guidance.loss import TokenMetrics, one_pass_cross_entropy
+from vocagno.guidance.batch import GuidedBatch
+from vocagno.guidance.loss import LossSums, TokenMetrics, one_pass_cross_entropy
 from vocagno.guidance.methods.selection import Selection, TokenSelection
 from vocagno.guidance.ranking import weights_of_chunks
 from vocagno.guidance.rules import excess_loss, group_means
-from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide
 from vocagno.models import head
 from vocagno.models.losses import IGNORED
 
@@ -78,19 +78,21 @@ def a_row_at_a_time() -> Iterator[None]:
 
 
 def cross_entropy_of_rows(
-    self: TokenSelection, student: StudentSide, teacher: GuidanceTensors
+    self: TokenSelection, hidden_BTH: Tensor, model_head: head.Head, batch: GuidedBatch
 ) -> tuple[Tensor, TokenMetrics]:
     """As `Method.cross_entropy`, with chunks that are rows."""
-    labels_BT = student.labels_BT
+    labels_BT = batch.labels_BT
     num_tokens = labels_BT.shape[1]
     ends = range(num_tokens, labels_BT.numel() + 1, num_tokens)
-    weigh, _ = weights_of_chunks(labels_BT, replace(teacher, chunk_ends=ends), self.guidance)
+    weigh, _ = weights_of_chunks(labels_BT, replace(batch, chunk_ends=ends), self.guidance)
     rows = [slice(end - num_tokens, end) for end in ends]
     with (
         patch.object(loss_module, "chunks", lambda *_: rows),
         patch.object(head, "chunk_rows", lambda *_: num_tokens),  # for their memory
     ):
-        return one_pass_cross_entropy(student, weigh, ends, threshold=torch.nan)
+        return one_pass_cross_entropy(
+            hidden_BTH, model_head, labels_BT, weigh, ends, threshold=torch.nan
+        )
 
 
 WAYS: dict[str, Callable[[], AbstractContextManager[None]]] = {
@@ -131,7 +133,7 @@ class ThresholdSteps(Steps):
         """Of the tokens that compete; how many others are kept; and how many are predicted."""
         batch = self.batch("any")
         output, predicted = self.passed("any", batch=batch)
-        tensors = batch.tensors
+        tensors = batch.inputs()
         nll_BT = group_means(output.nll_BT.cpu(), tensors["groups"])
         excess_BT = excess_loss(nll_BT, tensors["teacher_loss"])
         is_asked_BT = tensors["labels"] != IGNORED

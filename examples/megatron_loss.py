@@ -17,7 +17,7 @@ from functools import cache
 import torch
 
 from vocagno.guidance import GuidanceConfig, selective_cross_entropy, token_weights
-from vocagno.guidance.tensors import GuidanceTensors
+from vocagno.guidance.batch import GuidanceTensors
 from vocagno.integrations.baked_files import BakedLosses
 
 STREAMS = "weight", "candidates", "candidate_mass"

@@ -160,7 +160,7 @@ FAULTS = [
     Fault("tokens/buckets.py", "if known != spans.fingerprint:",
           "if not known:",
           "a file of buckets of other tokenizers is used", "tokens/test_buckets.py"),
-    Fault("guidance/tensors.py", 'if options.pop("buckets", None) != (',
+    Fault("guidance/batch.py", 'if options.pop("buckets", None) != (',
           'if options.pop("buckets", None) and not (',
           "columns over the buckets of other tokenizers train",
           "integrations/test_columns.py"),

@@ -37,9 +37,9 @@ from bridges.comparison import (
     of_rows,
     report,
 )
+from vocagno.guidance.batch import GuidanceTensors
 from vocagno.guidance.bucket_loss import BucketTable
 from vocagno.guidance.selective import selective_cross_entropy
-from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.integrations.baked_files import BakedLosses
 
 ITS_LOSS = pretrain.chunked_cross_entropy

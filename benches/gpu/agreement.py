@@ -17,7 +17,8 @@ from gpu.part import main
 from gpu.sizes import Sizes
 from guided_steps import GUIDED, materials
 from vocagno.config.options import DataConfig, OptimizerConfig
-from vocagno.guidance.batches import Batch, Collator
+from vocagno.guidance.batch import GuidedBatch
+from vocagno.guidance.batches import Collator
 from vocagno.models.loading import local_device
 from vocagno.training.step import GuidedStudent, build_optimizer
 
@@ -33,7 +34,7 @@ class Side:
     device: torch.device
     precision: str
 
-    def step(self, batch: Batch) -> tuple[float, Tensor]:
+    def step(self, batch: GuidedBatch) -> tuple[float, Tensor]:
         """The mean loss of the kept tokens, and which these are."""
         counts = batch.counts._asdict()
         output = self.read(batch)
@@ -43,11 +44,11 @@ class Side:
         self.optimizer.zero_grad()
         return float(output.loss.detach()) / counts["kept"], output.weights_BT.cpu()
 
-    def read(self, batch: Batch) -> Any:
+    def read(self, batch: GuidedBatch) -> Any:
         """A forward pass."""
         counts = batch.counts._asdict()
         with autocast(self.precision, self.device):
-            return self.student(**batch.to(self.device), num_kept=counts["kept"])
+            return self.student(**batch.to(self.device).inputs(), num_kept=counts["kept"])
 
 
 def _side(fields: dict[str, Any], device: torch.device, precision: str) -> Side:
@@ -87,7 +88,7 @@ def measure(sizes: Sizes, folder: Path) -> Iterator[dict[str, Any]]:
     }
 
 
-def _same_choices(left: Side, right: Side, batch: Batch) -> float:
+def _same_choices(left: Side, right: Side, batch: GuidedBatch) -> float:
     """Of the tokens that one side keeps, how many the other keeps under the same weights."""
     own = {name: value.clone() for name, value in right.student.state_dict().items()}
     right.student.load_state_dict(left.student.state_dict())

@@ -54,11 +54,11 @@ class LiveSteps(Kinds):
         """A micro-batch's loss, the teacher's reading of it included."""
         batch = self.batch("live")
         counts = batch.counts._asdict()
-        tensors = batch.to(self.device)
-        passes = self.teacher.plan(batch.live)
+        tensors = batch.to(self.device).inputs()
+        passes = self.teacher.plan(batch.live_text)
         given: dict[str, Any] = {}
         self.teacher_seconds = seconds_of(
-            lambda: given.update(self.teacher.guide(batch.live, tensors, passes))
+            lambda: given.update(self.teacher.guide(batch.live_text, tensors, passes))
         )
         with autocast(self.options.precision):
             output = self.student(**tensors | given, num_kept=counts["kept"])

@@ -56,7 +56,7 @@ def counts_of(batch):
 
 def test_bos_eos_document_starts_and_padding_by_hand():
     batch = collate(10)
-    tensors = batch.tensors
+    tensors = batch.inputs() | {"reasons": batch.reasons}
     # BOS   pro  of  read  EOS  BOS  a  b  EOS  padding
     assert tensors["input_ids"].tolist() == [[1, 10, 11, 12, 2, 1, 13, 14, 2, 0]]
     assert tensors["labels"].tolist() == [[10, 11, 12, 2, 1, 13, 14, 2, -100, -100]]
@@ -101,10 +101,10 @@ def test_loading_takes_no_number_of_the_models_random_state():
 
 def test_rows_cut_inside_a_document_by_hand():
     batch = collate(2)
-    labels = batch.tensors["labels"].tolist()
+    labels = batch.labels.tolist()
     assert labels == [[10, 11], [12, 2], [1, 13], [14, 2]]
     expected = [[0.25, 0.25], [0.75, NAN], [NAN, 1.5], [1.5, NAN]]
-    np.testing.assert_array_equal(batch.tensors["teacher_loss"], np.array(expected, np.float32))
+    np.testing.assert_array_equal(batch.teacher_loss, np.array(expected, np.float32))
 
 
 GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": 0.0}
@@ -124,9 +124,9 @@ GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": 0.0}
 def test_groups_by_hand(seq_len, isolate, first_nll, losses, partial):
     proofread = scored(PROOFREAD.spans, [first_nll, *PROOFREAD.nll[1:]])
     batch = collate(seq_len, ScoresInOrder([proofread, AB]), isolate, **GROUPS)
-    expected = np.array(losses, np.float32).reshape(batch.tensors["labels"].shape)
-    np.testing.assert_array_equal(batch.tensors["teacher_loss"], expected)
-    groups = (batch.tensors.get("groups") if batch.units is None else batch.units.groups_BT).numpy()
+    expected = np.array(losses, np.float32).reshape(batch.labels.shape)
+    np.testing.assert_array_equal(batch.teacher_loss, expected)
+    groups = batch.groups.numpy()
     assert ((groups < 0) == np.isnan(expected)).all()
     counts = counts_of(batch)
     assert counts["partial"] == partial
@@ -141,8 +141,8 @@ def test_lines_end_with_the_token_that_breaks_them_and_with_documents():
     data = DataConfig(train="unused", seq_len=10)
     batch = Collator(SCORES, guidance, data, breaks)(rows(10))
     # BOS pro of read EOS | BOS a b EOS: of and a break
-    assert batch.units.lines_BT.tolist() == [[0, 0, 1, 1, 2, 2, 3, 3, -1, -1]]
-    assert batch.units.bytes_BT.tolist() == [[3, 2, 4, 0, 0, 1, 1, 0, 0, 0]]
+    assert batch.line.tolist() == [[0, 0, 1, 1, 2, 2, 3, 3, -1, -1]]
+    assert batch.line_bytes.tolist() == [[3, 2, 4, 0, 0, 1, 1, 0, 0, 0]]
     with pytest.raises(ValueError, match="line_ends"):
         Collator(SCORES, guidance, data)
     Collator(None, guidance, data)(rows(10))  # nothing is ranked
@@ -150,7 +150,7 @@ def test_lines_end_with_the_token_that_breaks_them_and_with_documents():
 
 @pytest.mark.parametrize(("how", "read"), [("mean", 0.5), ("sum", 1.0), ("min", 0.25)])
 def test_aggregations_by_hand(how, read):
-    assert collate(10, aggregation=how).tensors["teacher_loss"][0, 2] == read
+    assert collate(10, aggregation=how).teacher_loss[0, 2] == read
 
 
 def test_the_first_teacher_token_of_a_document_is_nobodys_fault():
@@ -169,11 +169,11 @@ def test_a_teacher_cut_short_is_counted_as_truncated():
 @pytest.mark.parametrize("how", ["max", "sum"])
 def test_the_teacher_s_own_losses_are_added_up_by_hand(how):
     """Each token once, whatever is aggregated; those that share text with the row."""
-    assert "teacher_sums" not in collate(2).tensors
+    assert collate(2).teacher_sums is None
     batch = collate(2, unmapped="mean", aggregation=how)
     # BOS pro of | of read EOS | EOS BOS a | a b EOS: pr has no loss, oofre is in two rows
-    assert batch.tensors["teacher_sums"].tolist() == [[0.25, 1], [1.0, 2], [1.5, 1], [1.5, 1]]
-    assert collate(10, unmapped="mean").tensors["teacher_sums"].tolist() == [[2.5, 3]]
+    assert batch.teacher_sums.tolist() == [[0.25, 1], [1.0, 2], [1.5, 1], [1.5, 1]]
+    assert collate(10, unmapped="mean").teacher_sums.tolist() == [[2.5, 3]]
 
 
 def test_losses_of_a_prompt_are_in_no_mean():
@@ -185,22 +185,22 @@ def test_losses_of_a_prompt_are_in_no_mean():
     for num_prompt, expected in cases:
         asked = replace(row, num_prompt=np.array(num_prompt, np.int32))
         batch = Collator(SCORES, guidance, data)([asked])
-        assert batch.tensors["teacher_sums"].tolist() == [expected]
+        assert batch.teacher_sums.tolist() == [expected]
 
 
 def test_without_scores_nothing_is_aligned():
     batch = collate(10, None, method="cpt")
-    assert batch.tensors["teacher_loss"].isnan().all()
+    assert batch.teacher_loss.isnan().all()
     counts = counts_of(batch)
     assert (counts["predicted"], counts["kept"], counts["with_text"]) == (8, 8, 0)
 
 
 def test_isolated_documents_read_nothing_of_each_other():
     batch = collate(10, isolate=True)
-    assert batch.tensors["labels"].tolist() == [[10, 11, 12, 2, -100, 13, 14, 2, -100, -100]]
-    assert "attention_mask" not in batch.tensors  # it is made on the device
+    assert batch.labels.tolist() == [[10, 11, 12, 2, -100, 13, 14, 2, -100, -100]]
+    assert batch.attention_mask is None  # it is made on the device
     model = tiny_llama(20, attn_implementation="sdpa")
-    tensors = batch.to(torch.device("cpu"))
+    tensors = batch.to("cpu").inputs()
     assert tensors["position_ids"].tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 0]]
     with torch.no_grad():
         packed = model(
@@ -218,14 +218,15 @@ def test_what_travels_to_a_device_is_contiguous_and_small(isolate):
     """Whatever is not contiguous would be copied by way of pageable memory, for which a host waits;
     the mask of a row of 2,048 tokens would be 4 MB."""
     batch = collate(2048, isolate=isolate)
-    assert all(tensor.is_contiguous() for tensor in batch.tensors.values())
-    assert ("piece" in batch.tensors) == isolate
-    size = sum(tensor.nbytes for tensor in batch.tensors.values())
-    assert size <= 32 * batch.tensors["labels"].numel()
+    tensors = [value for value in batch.inputs().values() if torch.is_tensor(value)]
+    assert all(tensor.is_contiguous() for tensor in tensors)
+    assert (batch.piece is not None) == isolate
+    size = sum(tensor.nbytes for tensor in tensors)
+    assert size <= 32 * batch.labels.numel()
 
 
 def test_an_empty_row_asks_for_nothing():
     data = DataConfig(train="unused", seq_len=4)
     batch = Collator(None, GuidanceConfig(top_fraction=0.4), data)([EMPTY_ROW, EMPTY_ROW])
-    assert batch.tensors["labels"].tolist() == [[-100] * 4] * 2
+    assert batch.labels.tolist() == [[-100] * 4] * 2
     assert counts_of(batch)["predicted"] == 0

@@ -18,8 +18,12 @@ from vocagno.data.rows import cut_rows, join_documents
 from vocagno.errors import ConfigError, GuidanceError
 from vocagno.guidance.batches import Collator
 from vocagno.guidance.bucket_targets import BucketTargets
-from vocagno.guidance.methods import method_of
-from vocagno.guidance.pieces import ScoresInOrder, SeveralTeachers, teacher_view
+from vocagno.guidance.pieces import (
+    ScoresInOrder,
+    SeveralTeachers,
+    read_pieces,
+    stored_targets,
+)
 from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.scores import DocumentScores
 
@@ -147,14 +151,19 @@ def check(targets, columns, first, expected):
     return sum(bool(sums) for _, sums in expected)
 
 
+def over_buckets(rows, scores, targets):
+    sides = read_pieces(rows, scores)
+    return stored_targets(rows, sides, scores, targets, needs_entropy=DISTILL.needs_entropy)
+
+
 @pytest.mark.parametrize(("student", "teacher"), PAIRS)
 def test_sums_over_buckets_are_those_of_a_loop(sides, student, teacher):
     of = vocagno.buckets(sides[student], sides[teacher])
     targets = BucketTargets(of, 7)
     rows, documents = packed(sides[student]), drawn(sides[teacher], 7, seed=1)
     expected = list(by_loops(rows, documents, of, sides[student], sides[teacher]))
-    view = teacher_view(rows, ScoresInOrder(documents), method_of(DISTILL, targets))
-    compared = check(view.targets, slice(0, 7), 0, expected)
+    found = over_buckets(rows, ScoresInOrder(documents), targets)
+    compared = check(found, slice(0, 7), 0, expected)
     assert 0.3 < compared / len(expected) < 0.95
     assert any(len(row.num_tokens) > 2 for row in rows)
     assert any(1 < len(sums) < 7 for _, sums in expected)
@@ -193,13 +202,12 @@ def test_columns_and_shares_of_several_teachers(sides):
     assert (targets.table.places, targets.table.shares) == (counts, (0.75, 0.25))
     rows, stores = packed(student), [drawn(sides[names[i]], counts[i], i) for i in range(2)]
     scores = SeveralTeachers([ScoresInOrder(store) for store in stores])
-    method = method_of(DISTILL, targets)
-    view = teacher_view(rows, scores, method)
+    over = over_buckets(rows, scores, targets)
     first = [0, both[0].count]
     for number, columns in enumerate((slice(0, 4), slice(4, 6))):
         given = stores[number], both[number], student, sides[names[number]]
         expected = list(by_loops(rows, *given))
-        assert check(view.targets, columns, first[number], expected) > 100
+        assert check(over, columns, first[number], expected) > 100
     sizes = [np.bincount(one.student[one.student >= 0]) for one in both]
     assert targets.table.begins.tolist() == [0, *np.concatenate(sizes).cumsum().tolist()]
     for bucket in (0, 5, first[1] - 1, first[1], first[1] + 9):
@@ -208,9 +216,9 @@ def test_columns_and_shares_of_several_teachers(sides):
         ids = np.flatnonzero(both[number].student == bucket - first[number])
         assert targets.table.members[begin:end].tolist() == ids.tolist()
     for given in (scores, ScoresInOrder(stores[0])):
-        wrong = method if given is not scores else method_of(DISTILL, BucketTargets(both[0], 4))
+        wrong = targets if given is not scores else BucketTargets(both[0], 4)
         with pytest.raises(GuidanceError, match=r"buckets of [12] teachers, scores of [12]"):
-            teacher_view(rows, given, wrong)
+            over_buckets(rows, given, wrong)
 
 
 def test_numbers_of_members_are_known_to_the_host(sides):
@@ -219,9 +227,9 @@ def test_numbers_of_members_are_known_to_the_host(sides):
     scores = ScoresInOrder(drawn(sides["byte-level"], 5, 2))
     data = DataConfig(train="", seq_len=23, isolate=True)
     batch = Collator(scores, DISTILL, data, targets=targets)(rows)
-    bucket, labels = batch.tensors["candidates"], batch.tensors["labels"]
+    bucket, labels = batch.candidates, batch.labels
     assert (bucket[labels == -100] == -1).all()
-    assert (batch.tensors["candidate_mass"][bucket < 0] == 0).all()
+    assert (batch.candidate_mass[bucket < 0] == 0).all()
     sizes = np.append(of.sizes[:, 0], 0)[bucket.numpy()].sum(-1).flatten()
     assert batch.members_before.tolist() == [0, *sizes.cumsum().tolist()]
     place, ids = targets.table.ids(bucket[3], None)

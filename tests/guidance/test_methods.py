@@ -24,8 +24,8 @@ from vocagno.guidance import (
     count_kept,
     selective_cross_entropy,
 )
+from vocagno.guidance.batch import TokenCounts, made_for
 from vocagno.guidance.methods import METHODS, method_of
-from vocagno.guidance.tensors import TokenCounts, made_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "vocagno"

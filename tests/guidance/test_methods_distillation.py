@@ -27,8 +27,8 @@ from runs import ARCHITECTURE, metrics, train_here
 from tiny_models import save_llama, tiny_llama
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance.loss import LossSums
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.tensors import LossSums
 from vocagno.models.head import LanguageHead
 from vocagno.models.losses import TeacherStates
 from vocagno.teacher.live import first_asked
@@ -287,8 +287,8 @@ def test_uld_compares_the_tokens_it_says(rows, teacher_model, tokenizers, pairin
     live, collator = live_teacher(texts, teacher_model, guidance)
     chosen = [store[index] for index in range(0, len(store), 3)]
     batch = collator(chosen)
-    tensors = batch.to(CPU)
-    given = live.guide(batch.live, tensors, live.plan(batch.live))
+    tensors = batch.to(CPU).inputs()
+    given = live.guide(batch.live_text, tensors, live.plan(batch.live_text))
     model = tiny_llama(tokenizers["llama"].get_vocab_size())
     guided = GuidedStudent(model, guidance)
     output = guided(**tensors, **given)

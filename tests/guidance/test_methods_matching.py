@@ -12,11 +12,9 @@ from vocagno.errors import ConfigError
 from vocagno.guidance import GuidanceTensors, selective_cross_entropy, token_weights
 from vocagno.guidance import chunked_loss as chunked_loss_module
 from vocagno.guidance.bucket_loss import BucketCrossEntropy, BucketTable
-from vocagno.guidance.loss import TokenMetrics
+from vocagno.guidance.loss import LossSums, TokenMetrics
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.tensors import LossSums, StudentSide
 from vocagno.models import head as head_module
-from vocagno.models.head import LanguageHead
 
 ANCHOR = json.loads((Path(__file__).parent / "tokenkit_alm.json").read_text())
 SHARE = 0.3
@@ -174,9 +172,10 @@ def test_dropped_lines_say_nothing_of_who_is_ahead(method):
     guidance = GuidanceConfig(method=method, window_max_loss=2.0)
     weights = torch.tensor([[1.0] * 10 + [0.0] * 3])
     metrics = TokenMetrics(torch.tensor([[2.0] * 10 + [5.0] * 3]), weights)
-    teacher = GuidanceTensors(teacher_loss=torch.tensor([[1.5] * 10 + [9.0] * 3]))
-    student = StudentSide(torch.zeros(1, 13, 2), LanguageHead(torch.zeros(3, 2)), weights.long())
-    output = method_of(guidance)._output(metrics.nll_BT.sum(), metrics, student, teacher)
+    teacher = GuidanceTensors(
+        teacher_loss=torch.tensor([[1.5] * 10 + [9.0] * 3]), labels=weights.long()
+    )
+    output = method_of(guidance)._output(metrics.nll_BT.sum(), metrics, teacher)
     sums = LossSums.of(output.sums)
     assert (sums.ranked, sums.excess, sums.teacher) == (10, 5.0, 15.0)
 

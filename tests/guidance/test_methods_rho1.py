@@ -70,7 +70,7 @@ def test_a_teacher_reads_the_rows_as_the_student_does(rows, same_vocabulary_mode
     teacher = RowTeacher(scorer, guidance, CPU, data, 1)
     teacher._rows = 2  # several passes
     batch = Collator(SameRows(), guidance, data)([store[index] for index in range(5)])
-    tensors = batch.to(CPU)
+    tensors = batch.to(CPU).inputs()
     given = teacher.guide(None, tensors, teacher.plan(None))
     model = AutoModelForCausalLM.from_pretrained(same_vocabulary_model)
     extra = {name: tensors[name] for name in ("attention_mask", "position_ids") if name in tensors}

@@ -81,7 +81,7 @@ def test_the_teacher_loss_of_a_chunk_is_of_the_same_part_of_its_tokens(tmp_path,
     data = DataConfig(train="unused", seq_len=SEQ_LEN)
     collator = Collator(ScoresInOrder(scores), guidance, data)
     chosen = [store[index] for index in range(0, len(store), 2)]
-    view = collator.aligned(chosen)
+    _, view = collator.aligned(chosen)
     before = 0
     for row in chosen:
         losses = []
@@ -110,7 +110,7 @@ def test_a_row_with_a_document_that_is_not_scored_has_no_chunks(rows, tokenizers
     data = DataConfig(train="unused", seq_len=SEQ_LEN)
     collator = Collator(ScoresInOrder([NOT_SCORED, *others]), guidance, data)
     chosen = [store[index] for index in range(6)]
-    view, before = collator.aligned(chosen), 0
+    (_, view), before = collator.aligned(chosen), 0
     for row in chosen:
         found = np.isfinite(view.teacher_loss[before : before + len(row.ids)])
         assert found.any() != (0 in row.documents)
@@ -128,8 +128,8 @@ def test_no_more_is_kept_than_the_host_expects(unmapped):
         nll = torch.from_numpy(rng.random((3, 20)).astype(np.float32))
         config = GuidanceConfig(method="chunk", chunks=6, unmapped=unmapped)
         kept = int(chunk_weights(nll, teacher, labels, numbers, config).sum())
-        tensors = {"labels": labels, "chunks": numbers, "teacher_loss": teacher}
-        most = method_of(config).most_kept(*[None] * 2, tensors)
+        batch = GuidanceTensors(labels=labels, chunks=numbers, teacher_loss=teacher)
+        most = method_of(config).most_kept(*[None] * 2, batch)
         assert kept <= most < kept + 3 * 3 * 4
 
 

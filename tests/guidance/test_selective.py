@@ -23,9 +23,8 @@ from vocagno.errors import ConfigError
 from vocagno.guidance import GuidanceTensors, token_weights
 from vocagno.guidance import chunked_loss as chunked_loss_module
 from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
-from vocagno.guidance.loss import head_loss
+from vocagno.guidance.loss import LossSums, head_loss
 from vocagno.guidance.selective import count_kept, selective_cross_entropy
-from vocagno.guidance.tensors import LossSums
 from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead
 from vocagno.models.loading import compile_layers

@@ -6,7 +6,7 @@ pytest.importorskip("torch")
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError, GuidanceError
-from vocagno.guidance.tensors import TokenCounts, check_coverage, check_guidance
+from vocagno.guidance.batch import TokenCounts, check_coverage, check_guidance
 
 PAPER = GuidanceConfig(top_fraction=0.4)
 GOOD = TokenCounts(

@@ -19,7 +19,7 @@ from vocagno.guidance import (
     token_weights,
 )
 from vocagno.guidance.bucket_targets import BucketTargets
-from vocagno.guidance.rules import known_weights, teacher_loss_of_neighbours
+from vocagno.guidance.rules import teacher_loss_of_neighbours, weights_of_lines
 from vocagno.teacher.candidates import Candidates
 
 LINES = ["3 + 4 = 7\nqx zv jk wq\nSo the sum is 7.\n", "Ana has 12 apples.\n12 + 7 = 19\n"]
@@ -51,11 +51,11 @@ def test_noise_is_told_from_the_teachers_own_tokens_whatever_the_unit(monkeypatc
     """Some of which share text with several tokens of the student."""
     found = []
 
-    def looked_at(*given):
-        found.append((given[0], teacher_loss_of_neighbours(*given)))
-        return known_weights(*given)
+    def looked_at(batch, rule):
+        found.append((batch.teacher_loss, teacher_loss_of_neighbours(batch, rule)))
+        return weights_of_lines(batch, rule)
 
-    monkeypatch.setattr("vocagno.guidance.batches.known_weights", looked_at)
+    monkeypatch.setattr("vocagno.guidance.batches.weights_of_lines", looked_at)
     lines = {"window": "line", "window_max_loss": 1.0}
     rules = GuidanceConfig(**lines, unit="group"), GuidanceConfig(**lines, aggregation=how)
     for rule in rules:
@@ -163,8 +163,8 @@ def test_the_tensors_belong_to_their_guidance(sides):
 def test_everything_moves_to_a_device(sides):
     *_, batch = made(sides, LINES, GuidanceConfig())
     moved = batch.to("meta")
-    for tensor in (*moved[:2], moved.teacher.teacher_loss, moved.teacher.weight):
-        assert tensor.device.type == "meta"
+    for name in ("input_ids_BT", "labels_BT", "teacher_loss", "weight"):
+        assert getattr(moved.teacher, name).device.type == "meta"
     assert (moved.counts, type(moved)) == (batch.counts, type(batch))
 
 

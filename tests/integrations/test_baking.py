@@ -26,11 +26,11 @@ from vocagno.data.rows import cut_rows, join_documents
 from vocagno.data.store.format import REPORT
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError, GuidanceError
+from vocagno.guidance.batch import GuidanceTensors
 from vocagno.guidance.batches import Collator
 from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.guidance.selective import token_weights
-from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.integrations import baking
 from vocagno.integrations.baked_files import CANDIDATES, LOSSES, WEIGHTS, BakedLosses
 from vocagno.integrations.baking import Baker, bake_file, check_rule
@@ -81,7 +81,7 @@ def collator(made, guidance):
 def test_losses_are_those_of_the_collator(made, unit, aggregation):
     guidance = GuidanceConfig(unit=unit, aggregation=aggregation)
     streams, _ = baked(made, guidance)
-    expected = collator(made, guidance).aligned([made[2]])
+    _, expected = collator(made, guidance).aligned([made[2]])
     np.testing.assert_array_equal(streams[LOSSES], expected.teacher_loss.astype(np.float16))
     assert 0.5 < np.isfinite(streams[LOSSES]).mean() < 0.95
     assert streams.keys() == {LOSSES}
@@ -130,10 +130,10 @@ def test_candidates_are_those_of_training(tmp_path, tokenizers, small, monkeypat
     (row,) = cut_rows(stream, len(stream.ids))
     scores = ScoresInOrder([store.document(i, candidates=True) for i in range(len(texts))])
     whole = Collator(scores, guidance, data, student.line_ends(), targets=targets)([row])
-    expected = whole.tensors["candidates"][0].numpy()
+    expected = whole.candidates[0].numpy()
     count = len(expected)
     np.testing.assert_array_equal(found.candidates[1 : count + 1], expected)
-    mass = whole.tensors["candidate_mass"][0].numpy().astype(np.float16)
+    mass = whole.candidate_mass[0].numpy().astype(np.float16)
     np.testing.assert_array_equal(found.candidate_mass[1 : count + 1], mass)
     assert 0.3 < (expected >= 0).any(1).mean() < 0.95
     assert (found.candidates[count + 1 :] == -1).all()
@@ -153,7 +153,7 @@ def test_candidates_are_those_of_training(tmp_path, tokenizers, small, monkeypat
 @pytest.mark.parametrize("losses", [GuidanceConfig(unit="token"), DEFAULT])
 def test_weights_are_those_of_training_whatever_the_student_loses(made, rule, losses):
     found = baked(made, losses, rule)[0][WEIGHTS]
-    tensors = collator(made, rule)([made[2]]).tensors
+    tensors = collator(made, rule)([made[2]]).inputs()
     student_nll_BT = torch.rand(tensors["labels"].shape) * 10
     given = student_nll_BT, GuidanceTensors.of(tensors), tensors["labels"], rule
     expected = token_weights(*given)[0].numpy()
@@ -164,12 +164,12 @@ def test_weights_are_those_of_training_whatever_the_student_loses(made, rule, lo
 def test_counts(made):
     spans, _, row = made
     streams, counts = baked(made, TOKEN)
-    view = collator(made, TOKEN).aligned([row])
+    sides, view = collator(made, TOKEN).aligned([row])
     assert counts["documents"] == len(DOCUMENTS)
     assert counts["tokens"] == len(row.ids)
     assert counts["missing_tokens"] == counts["missing_documents"] == 0
     assert counts["losses"] == np.isfinite(streams[LOSSES]).sum()
-    assert counts["with_text"] == view.with_text.sum()
+    assert counts["with_text"] == (sides.student[:, 0] < sides.student[:, 1]).sum()
     assert counts["scored"] == np.isfinite(view.teacher_loss).sum()
     assert counts["scored"] <= counts["scorable"] < counts["with_text"]
     assert spans.prefix_ids

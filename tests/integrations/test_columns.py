@@ -22,10 +22,10 @@ from vocagno.data.rows import document_rows, join_documents
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError, GuidanceError, InputError
 from vocagno.guidance import GuidanceTensors, selective_cross_entropy
+from vocagno.guidance.batch import BatchFacts, TokenCounts, check_columns
 from vocagno.guidance.batches import Collator
 from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.guidance.tensors import BatchFacts, TokenCounts, check_columns
 from vocagno.integrations.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
 from vocagno.integrations.transformers_trainer import DataCollatorWithTeacherLoss
 from vocagno.teacher.scores import ScoreStore
@@ -208,7 +208,7 @@ def test_prompts_are_not_learnt(student, teacher):
     completions = [text[len(text) // 2 :] for text in TEXTS]
     made = TeacherLossColumns(student, teacher)({"prompt": prompts, "completion": completions})
     sizes = [len(prompt.encode()) for prompt in prompts]
-    expected = own_batch(TEXTS, student, teacher, GuidanceConfig(), sizes).tensors["labels"]
+    expected = own_batch(TEXTS, student, teacher, GuidanceConfig(), sizes).labels
     for labels, row in zip(made["labels"], expected, strict=True):
         np.testing.assert_array_equal(labels[1:], row[: len(labels) - 1])
         assert (labels[:2] == -100).all()

@@ -38,9 +38,10 @@ from vocagno.guidance import (
     guided_batch,
     selective_cross_entropy,
 )
+from vocagno.guidance.batch import TokenCounts, made_for
 from vocagno.guidance.bucket_targets import BucketTargets
+from vocagno.guidance.loss import LossSums
 from vocagno.guidance.methods.base import StudentOutput
-from vocagno.guidance.tensors import LossSums, TokenCounts, made_for
 from vocagno.integrations.columns import add_teacher_loss
 from vocagno.integrations.transformers_trainer import _check_arguments
 from vocagno.models.head import head_of, hidden_states

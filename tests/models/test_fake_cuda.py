@@ -14,9 +14,9 @@ from torch.utils._pytree import tree_leaves
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance import chunked_loss as chunked_loss_module
+from vocagno.guidance.batch import GuidanceTensors
 from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.tensors import GuidanceTensors, StudentSide
 from vocagno.models import head as head_module
 from vocagno.models.head import LanguageHead
 from vocagno.models.losses import TeacherStates, chunked_entropy, chunked_nll
@@ -112,12 +112,12 @@ def test_a_step_stays_on_the_device_without_waiting(case, precision):
         drawn(*shape, dtype=dtype, requires_grad=True)
         for shape in ((ROWS, LENGTH, HIDDEN), (VOCABULARY, HIDDEN), (VOCABULARY,))
     )
-    student = StudentSide(hidden, LanguageHead(weight, bias, 0.5, 30.0), ids(ROWS, LENGTH))
+    head = LanguageHead(weight, bias, 0.5, 30.0)
     of_teacher = drawn(70, HIDDEN, dtype=dtype), LanguageHead(drawn(60, HIDDEN, dtype=dtype))
     states = TeacherStates(*of_teacher, ids(ROWS, LENGTH), VOCABULARY if case == "kld" else None)
-    teacher = tensors(teacher=states)
+    teacher = tensors(teacher_states=states, labels=ids(ROWS, LENGTH))
     with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
-        output = method.loss(student, teacher)
+        output = method.loss(hidden, head, teacher)
     assert [one.dtype.itemsize for one in output] == [4, 8, 4, 4]  # the sums are float64
     assert {one.device.type for one in output} == {"cuda"}
     for gradient in gradients(output.loss):

@@ -78,9 +78,9 @@ def test_live_is_scoring_the_pieces_as_documents(
     for start in range(0, len(rows), 5):
         chosen = [rows[index] for index in range(start, min(start + 5, len(rows)))]
         batch = collator(chosen)
-        given = live.guide(batch.live, {}, live.plan(batch.live))
+        given = live.guide(batch.live_text, {}, live.plan(batch.live_text))
         losses, sums = given["teacher_loss"], given["teacher_sums"]
-        assert torch.equal(losses.isnan(), batch.tensors["teacher_loss"].isnan())
+        assert torch.equal(losses.isnan(), batch.teacher_loss.isnan())
         for number, row in enumerate(chosen):
             of_row = np.concatenate(own[piece : piece + len(row.documents)])
             assert sums[number, 1] == len(of_row)
@@ -106,12 +106,13 @@ def test_live_candidates_are_those_of_a_store_of_the_pieces(
     teacher = ConfiguredTeacher(given, tmp_path / "cache", CPU)
     store = teacher.scores(lambda: corpus, None, show_progress=False)
     batch = collator([rows[index] for index in range(len(rows))])
-    passes = live.plan(batch.live)
-    nll_M, ids_MK, codes_MK, entropy_M = live.token_candidates(batch.live, passes, len(passes) + 1)
-    assert torch.equal(nll_M.nan_to_num(), live.token_losses(batch.live, passes).nan_to_num())
+    text = batch.live_text
+    passes = live.plan(text)
+    nll_M, ids_MK, codes_MK, entropy_M = live.token_candidates(text, passes, len(passes) + 1)
+    assert torch.equal(nll_M.nan_to_num(), live.token_losses(text, passes).nan_to_num())
     documents = [store.document(number, candidates=True) for number in range(len(texts))]
     stored = Candidates.concatenate([one.candidates for one in documents])
-    np.testing.assert_array_equal(batch.live.windowed.tokens.ids, stored.tokens)
+    np.testing.assert_array_equal(batch.live_text.windowed.tokens.ids, stored.tokens)
     assert ids_MK.dtype == torch.int32
     # Batches of other shapes round otherwise: equal but for neighbours that are as likely.
     is_same = (ids_MK.numpy() == stored.ids).all(1)
@@ -136,8 +137,8 @@ def test_each_sample_of_the_run_has_draws_of_its_own(setting):
 
     def drawn(rows_of_batch, samples):
         batch = collator(rows_of_batch)
-        passes = live.plan(batch.live, samples)
-        return live.token_candidates(batch.live, passes, len(passes))[1]
+        passes = live.plan(batch.live_text, samples)
+        return live.token_candidates(batch.live_text, passes, len(passes))[1]
 
     first, again = (drawn(chosen, [0, 1, 2, 3]) for _ in range(2))
     epoch_2 = drawn(chosen, [4, 5, 6, 7])
@@ -168,8 +169,8 @@ def test_what_is_counted_is_what_the_teacher_will_say(setting):
     rows, _, build = setting
     live, collator = build()
     batch = collator([rows[index] for index in range(len(rows))])
-    losses = live.guide(batch.live, batch.tensors, live.plan(batch.live))["teacher_loss"]
-    finite = losses.isfinite() & (batch.tensors["labels"] >= 0)
+    losses = live.guide(batch.live_text, batch.inputs(), live.plan(batch.live_text))["teacher_loss"]
+    finite = losses.isfinite() & (batch.labels >= 0)
     counts = batch.counts._asdict()
     assert counts["competing"] == int(finite.sum())
     assert counts["mapped"] == counts["with_text"] > 500
@@ -182,8 +183,8 @@ def test_a_collator_goes_to_a_worker(setting):
     collator = build()[1]
     sent = pickle.loads(pickle.dumps(collator))
     left, right = (one([rows[0], rows[1]]) for one in (collator, sent))
-    assert torch.equal(left.tensors["input_ids"], right.tensors["input_ids"])
-    np.testing.assert_array_equal(left.live.mapping_N2, right.live.mapping_N2)
+    assert torch.equal(left.input_ids, right.input_ids)
+    np.testing.assert_array_equal(left.live_text.mapping_N2, right.live_text.mapping_N2)
 
 
 def test_a_damaged_text_is_refused(setting):
@@ -255,7 +256,7 @@ def test_all_that_goes_to_a_device_is_pinned_ahead(setting, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     monkeypatch.setattr(live.scorer, "device", torch.device("cuda"))
     batch = collator([rows[index] for index in range(5)]).pin_memory()
-    passes = live.plan(batch.live)
+    passes = live.plan(batch.live_text)
     assert len(passes) > 1
     monkeypatch.setattr(live.scorer, "device", CPU)
     sent = []
@@ -267,7 +268,7 @@ def test_all_that_goes_to_a_device_is_pinned_ahead(setting, monkeypatch):
         return to(tensor, *arguments, **options)
 
     monkeypatch.setattr(torch.Tensor, "to", watched)
-    live.guide(batch.live, batch.to(CPU), passes)
+    live.guide(batch.live_text, batch.to(CPU).inputs(), passes)
     assert len(sent) > 10
     assert set(sent) <= pinned
 
@@ -280,7 +281,7 @@ def test_pieces_that_the_teacher_cannot_read_are_missing(tmp_path, tokenizer_fil
     live, collator = live_teacher(texts, folder, guidance, bos="</s>")
     (row,) = (rows[number] for number in range(len(rows)))
     batch = collator([row])
-    loss = live.guide(batch.live, {}, live.plan(batch.live))["teacher_loss"][0]
+    loss = live.guide(batch.live_text, {}, live.plan(batch.live_text))["teacher_loss"][0]
     document = np.repeat(row.documents, row.num_tokens)[1:]
     is_text = (row.spans[:, 0] < row.spans[:, 1])[1:]
     has_loss = loss.isfinite().numpy()[: len(document)]

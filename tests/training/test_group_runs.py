@@ -50,17 +50,17 @@ def test_a_live_teacher_s_losses_of_groups_are_those_of_its_tokens(
     compared = 0
     for start in range(0, len(rows), 5):
         chosen = [rows[index] for index in range(start, min(start + 5, len(rows)))]
-        batch, view = collator(chosen), collator.aligned(chosen)
-        plan = live.plan(batch.live)
-        found = live.guide(batch.live, {}, plan)[name]
-        nll_M = live.token_losses(batch.live, plan).numpy()
-        groups_BT = batch.tensors["groups"] if batch.units is None else batch.units.groups_BT
+        batch, (sides, _) = collator(chosen), collator.aligned(chosen)
+        plan = live.plan(batch.live_text)
+        found = live.guide(batch.live_text, {}, plan)[name]
+        nll_M = live.token_losses(batch.live_text, plan).numpy()
+        groups_BT = batch.groups if batch.line_groups is None else batch.line_groups
         assert torch.equal(found.isnan(), groups_BT < 0)
         sizes = [len(row.ids) for row in chosen]
         own = np.concatenate([row.spans for row in chosen])
         cuts = np.cumsum([0, *(n for row in chosen for n in row.num_tokens)])
-        theirs = view.teacher_spans
-        counts = view.windowed.tokens.cu_seqlens
+        theirs = sides.teacher
+        counts = sides.windowed.tokens.cu_seqlens
         groups = vocagno.groups(own, theirs, student_cu_seqlens=cuts, teacher_cu_seqlens=counts)
         expected = {
             int(first): nll_M[a:b].sum() / (stop - first)

@@ -34,9 +34,9 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig, TrainConfig
 from vocagno.data.rows import Row, RowStore
 from vocagno.errors import ConfigError
-from vocagno.guidance.batches import Batch, Collator
+from vocagno.guidance.batch import GuidedBatch
+from vocagno.guidance.batches import Collator
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.tensors import TokenCounts
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training import main as main_module
 from vocagno.training.configuration import parse
@@ -252,8 +252,7 @@ def test_the_loss_is_that_of_transformers(tokenizers):
     )
     naive = GuidanceConfig(method="cpt")
     batch = Collator(None, naive, DataConfig(train="unused", seq_len=count - 1))([row])
-    batch.tensors.pop("reasons")
-    loss, *_ = GuidedStudent(model, naive)(**batch.tensors)
+    loss, *_ = GuidedStudent(model, naive)(**batch.inputs())
     expected = model(input_ids=torch.tensor([ids]), labels=torch.tensor([ids])).loss
     torch.testing.assert_close(loss / (count - 1), expected)
 
@@ -495,7 +494,7 @@ def test_ranks_that_are_added_to_a_batch_are_pinned_too(device, pinned, monkeypa
     training.method = method_of(GuidanceConfig(method="chunk", chunks=4, selection="random"))
     training.train, training.live = TrainConfig(steps=1), None
     training.accelerator = SimpleNamespace(device=torch.device(device))
-    counts = TokenCounts(), np.zeros((2, len(TokenCounts._fields)), np.int64)
-    micro = training._plan(Batch({"labels": torch.zeros(2, 8)}, *counts), range(2))
-    assert micro.batch.tensors["chunk_rank"].shape == (2, 4)
+    losses = torch.zeros(2, 8)
+    batch = training._plan(GuidedBatch(teacher_loss=losses, labels=losses.long()), range(2))
+    assert batch.chunk_rank.shape == (2, 4)
     assert seen == pinned

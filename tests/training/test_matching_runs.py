@@ -21,8 +21,8 @@ from vocagno.config.teacher import TeacherConfig
 from vocagno.data.rows import cut_rows, document_rows, join_documents
 from vocagno.guidance.batches import Collator
 from vocagno.guidance.bucket_targets import BucketTargets
+from vocagno.guidance.loss import LossSums
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.guidance.tensors import LossSums
 from vocagno.models.losses import IGNORED
 from vocagno.teacher.scoring import ConfiguredTeacher
 from vocagno.training.step import GuidedStudent
@@ -145,7 +145,7 @@ def passed(itself, rows, guidance, *, only=None):
         targets = BucketTargets(vocagno.buckets(spans, spans), 16)
     data = DataConfig(train="", seq_len=330, isolate=True)
     batch = Collator(scores, guidance, data, targets=targets)(rows)
-    inputs = batch.to(torch.device("cpu"))
+    inputs = batch.to("cpu").inputs()
     if only is not None:
         inputs["labels"] = inputs["labels"].where(only, IGNORED)
     output = GuidedStudent(model, guidance, targets)(**inputs)
@@ -170,19 +170,19 @@ def test_packed_rows_are_rows_alone(itself, method):
     firsts = sum(row.num_prompt[0] == 0 for row in alone)
     assert first[0].counts.predicted == tokens - prompts - firsts < tokens - 6
     if guidance.needs_candidates:
-        is_none = first[0].tensors["labels"] == IGNORED
-        assert (first[0].tensors["candidates"][is_none] == -1).all()
+        is_none = first[0].labels == IGNORED
+        assert (first[0].candidates[is_none] == -1).all()
 
 
 def test_a_student_that_is_its_teacher_learns_nothing_from_it(itself):
     alone = itself[1][0]
     everywhere = GuidanceConfig(**METHODS["everywhere"], distillation_weight=1.0)
     batch, output, gradient = passed(itself, alone, everywhere)
-    is_compared = (batch.tensors["candidates"] >= 0).any(-1)
+    is_compared = (batch.candidates >= 0).any(-1)
     sums = LossSums.of(output.sums)
     cross_entropy, pairs = sums.distance, sums.pairs
     assert pairs == is_compared.sum() > 0.8 * batch.counts.predicted
-    mass = batch.tensors["candidate_mass"][is_compared].double()
+    mass = batch.candidate_mass[is_compared].double()
     rest = (1 - mass.sum(-1)).clamp_min(0)
     entropy = torch.special.entr(mass).sum() + torch.special.entr(rest).sum()
     assert 0 <= (cross_entropy - entropy) / pairs < 1e-4  # probabilities have 8 bits
@@ -192,7 +192,7 @@ def test_a_student_that_is_its_teacher_learns_nothing_from_it(itself):
     assert (gradient - of_others).norm() < 0.01 * (of_all - of_others).norm()
     alm = replace(GuidanceConfig(**METHODS["alm"]), distillation_weight=1.0)
     batch, _, gradient = passed(itself, alone, alm)
-    is_told = (batch.tensors["groups"] >= 0) & batch.tensors["teacher_loss"].isfinite()
+    is_told = (batch.groups >= 0) & batch.teacher_loss.isfinite()
     _, _, of_others = passed(itself, alone, naive, only=~is_told)
     assert (gradient - of_others).norm() < 0.01 * (of_all - of_others).norm()  # float16
     assert np.isfinite(float(gradient.norm()))

@@ -125,7 +125,7 @@ def test_rows_and_their_scores_belong_together(folder, trained):
         for number in range(len(rows)):
             index = number + (len(stores[0]) if corpus else 0)
             assert mixed.place(index) == (str(corpus), number)
-            one, other = alone([rows[number]]).tensors, together([mixed[index]]).tensors
+            one, other = alone([rows[number]]).inputs(), together([mixed[index]]).inputs()
             assert all(one[name].equal(other[name]) or name == "teacher_loss" for name in one)
             np.testing.assert_array_equal(one["teacher_loss"], other["teacher_loss"])
             assert one["teacher_loss"].isfinite().any()

@@ -13,8 +13,9 @@ from runs import TRAIN, metrics, run, train_here
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import RowStore
 from vocagno.errors import GuidanceError
+from vocagno.guidance.batch import TokenCounts
+from vocagno.guidance.loss import LossSums
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.tensors import LossSums, TokenCounts
 from vocagno.training import loop
 from vocagno.training.monitoring import StepRecord, Warnings, Window, _numbers, unusual_selection
 from vocagno.training.run_log import Entry

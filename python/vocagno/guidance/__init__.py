@@ -13,11 +13,11 @@ from vocagno.system import lazy_names
 if TYPE_CHECKING:
     from vocagno.alignment.segments import segment_reduce
     from vocagno.config.guidance import GuidanceConfig
+    from vocagno.guidance.batch import GuidanceTensors, GuidedBatch, check_coverage
     from vocagno.guidance.bucket_targets import BucketTargets
     from vocagno.guidance.rules import Units, known_weights
     from vocagno.guidance.selective import count_kept, selective_cross_entropy, token_weights
-    from vocagno.guidance.tensors import GuidanceTensors, check_coverage
-    from vocagno.guidance.text_batches import GuidedBatch, guided_batch
+    from vocagno.guidance.text_batches import guided_batch
     from vocagno.integrations.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
     from vocagno.integrations.transformers_trainer import (
         DataCollatorWithTeacherLoss,
@@ -53,11 +53,11 @@ __getattr__: Callable[[str], Any] = lazy_names(
     {
         "vocagno.alignment.segments": "segment_reduce",
         "vocagno.config.guidance": "GuidanceConfig",
+        "vocagno.guidance.batch": "GuidanceTensors GuidedBatch check_coverage",
         "vocagno.guidance.bucket_targets": "BucketTargets",
         "vocagno.guidance.rules": "Units known_weights",
         "vocagno.guidance.selective": "count_kept selective_cross_entropy token_weights",
-        "vocagno.guidance.tensors": "GuidanceTensors check_coverage",
-        "vocagno.guidance.text_batches": "GuidedBatch guided_batch",
+        "vocagno.guidance.text_batches": "guided_batch",
         "vocagno.integrations.columns": "TeacherLossColumns TeacherTexts add_teacher_loss",
         "vocagno.integrations.transformers_trainer": "DataCollatorWithTeacherLoss GuidedCollator "
         "GuidedTrainer",

@@ -4,9 +4,9 @@ B: rows, T: predicted tokens of a row, n: tokens of all rows, one after the othe
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,123 +20,31 @@ from vocagno.alignment.segments import row_sums
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import MixedRows, Row, RowStore, WithEmpty
-from vocagno.guidance.bucket_targets import NO_BUCKET, BucketTargets, Targets, check_targets
-from vocagno.guidance.mappings import NO_GROUP, safe_cuts_of
+from vocagno.guidance.batch import GuidedBatch, TokenCounts, put
+from vocagno.guidance.bucket_targets import NO_BUCKET, BucketTargets, check_targets
+from vocagno.guidance.mappings import ComparedTokens, DocumentPairs, safe_cuts_of
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
 from vocagno.guidance.pieces import (
     SameRows,
     Scores,
     SeveralTeachers,
-    TeacherView,
+    align_rows,
     live_text,
-    teacher_view,
+    stored_targets,
 )
-from vocagno.guidance.rules import Units, known_weights, teacher_loss_of_neighbours
-from vocagno.guidance.tensors import TokenCounts
-from vocagno.models.batching import isolation
+from vocagno.guidance.rules import teacher_loss_of_neighbours, weights_of_lines
 from vocagno.models.losses import IGNORED, causal_shift
-from vocagno.teacher.live import LiveText
+from vocagno.teacher.live import LivePieces
 from vocagno.teacher.scores import MatchedScores
 from vocagno.tokens.token_spans import TokenSpans
 
 AnyItem = TypeVar("AnyItem")
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A micro-batch: the tensors that the model takes, and facts that stay on the host."""
-
-    tensors: dict[str, Tensor]
-    """input_ids, labels (B, T) int64; reasons (B, T) uint8; if documents are isolated, `piece`
-    (B, T) int32, the number of each token's document in its row, -1 at padding; and the fields of
-    `GuidanceTensors` that the method needs. All are contiguous, so that a device fetches them
-    without waiting for a copy in pageable memory."""
-    counts: TokenCounts
-    """The counts of all rows."""
-    row_counts: NDArray[np.int64]
-    """(B, 14) the counts of each row, in the order of `TokenCounts`. `kept` is 0: only the number
-    for the whole batch is known."""
-    live: LiveText | None = None
-    """Text for a live teacher. Until it is read, `teacher_loss` is 0 where it will have a loss."""
-    chunk_ends: NDArray[np.int64] | None = None
-    """The positions at which a chunk of logits may end, for groups with a threshold that is known
-    beforehand (`safe_cuts`)."""
-    units: Units | None = None
-    """The line, the group and the bytes of each token, from which `known_weights` computes the
-    weight. On the host."""
-    members_before: NDArray[np.int64] | None = None
-    """The number of ids in the buckets of all tokens before each one, for stored candidates
-    (`GuidanceTensors.members_before`)."""
-    bucket_key: str | None = None
-    """`BucketTable.key` of the buckets that the candidates are numbered by."""
-    text_bytes: int = 0
-    """Bytes of text that the predicted tokens cover, counted where there is no teacher."""
-
-    def pin_memory(self) -> "Batch":
-        """Copies the tensors to memory from which a device fetches by itself. DataLoader calls
-        this method by its name."""
-        pinned = {name: value.pin_memory() for name, value in self.tensors.items()}
-        live = None if self.live is None else self.live.pin_memory()
-        units = None if self.units is None else self.units.each(Tensor.pin_memory)
-        return replace(self, tensors=pinned, live=live, units=units)
-
-    def inputs(self) -> dict[str, Any]:
-        """The model's inputs, on the host: all but the reasons, which are already counted."""
-        inputs: dict[str, Any] = dict(self.tensors)
-        del inputs["reasons"]
-        for name in ("chunk_ends", "members_before", "bucket_key"):
-            if (value := getattr(self, name)) is not None:
-                inputs[name] = value
-        return inputs
-
-    def to(self, device: torch.device) -> dict[str, Any]:
-        """The model's inputs, on its device.
-
-        Positions and mask of isolated documents are made there: the number of each token's document
-        is 8 KB a row of 2,048 tokens, the mask 4 MB.
-        """
-        inputs = {
-            name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
-            for name, value in self.inputs().items()
-        }
-        piece_BT = inputs.pop("piece", None)
-        return inputs if piece_BT is None else inputs | isolation(piece_BT)
-
-    def with_live_losses(
-        self, tensors: dict[str, Any], of_teacher: dict[str, Any], method: Method
-    ) -> dict[str, Any]:
-        """Adds the columns of a live teacher to `tensors` (what `to` returns), and those that are
-        computed from them: candidates over buckets, and the weight."""
-        inputs = tensors | of_teacher
-        if method.targets is not None and self.live is not None:
-            assert self.live.targets_BT3 is not None
-            rows_BT3 = self.live.targets_BT3.to(inputs["labels"].device, non_blocking=True)
-            rows_BT3 = rows_BT3.masked_fill(inputs["labels"][..., None] == IGNORED, -1)
-            names = "candidate_ids", "candidate_mass", "candidate_entropy"
-            targets = method.targets.at(rows_BT3, *(inputs.pop(name) for name in names))
-            inputs |= {
-                "candidates": targets.bucket_nS,
-                "candidate_mass": targets.mass_nS,
-                "candidate_entropy": targets.entropy_nR,
-            }
-        units = self.units_on(inputs["labels"].device, inputs.pop("group_loss", None))
-        if units is not None and "teacher_loss" in inputs:
-            losses_BT, labels_BT = inputs["teacher_loss"], inputs["labels"]
-            inputs["weight"] = known_weights(losses_BT, labels_BT, units, method.guidance)
-        return inputs
-
-    def units_on(self, device: torch.device, group_loss_BT: Tensor | None = None) -> Units | None:
-        """Copies `units` to a device; `group_loss_BT` are the losses of a live teacher."""
-        if self.units is None:
-            return None
-        units = self.units.each(lambda value: value.to(device, non_blocking=True))
-        return units if group_loss_BT is None else replace(units, group_loss_BT=group_loss_BT)
-
-
 class Collator:
-    """Turns rows into a `Batch`: aligns every piece with its document's scores, and aggregates the
-    teacher's losses to one for each student token.
+    """Turns rows into a `GuidedBatch`: aligns every piece with its document's scores, and
+    aggregates the teacher's losses to one for each student token.
 
     Without scores (naive training, validation) nothing is aligned. Tokens of prompts get no label.
     """
@@ -176,7 +84,7 @@ class Collator:
         self.seq_len: int = data.seq_len
         self.isolate: bool = data.isolate
 
-    def __call__(self, rows: list[Row]) -> Batch:
+    def __call__(self, rows: list[Row]) -> GuidedBatch:
         # One token more than T: the first of a row is only an input, the last only a label.
         ids = np.zeros((len(rows), self.seq_len + 1), np.int64)
         piece, places = (np.full(ids.shape, -1, np.int64) for _ in range(2))  # -1: padding
@@ -188,90 +96,98 @@ class Collator:
             places[number, :n] = np.arange(before, before + n)
             before += n
         inputs, labels = causal_shift(torch.from_numpy(ids))
-        places = causal_shift(places)[1]  # of the tokens that are predicted
+        places_BT = causal_shift(torch.from_numpy(places))[1].contiguous()
         is_predicted = self._is_predicted(rows)
-        has_label = _at(places, is_predicted, False)
-        labels = labels.where(torch.from_numpy(has_label), IGNORED)
-        tensors = {"input_ids": inputs.contiguous(), "labels": labels}
+        pairs, compared = align_rows(rows, self.scores, self.method, is_predicted)
+        assert compared.reasons is not None
+        values: dict[str, NDArray[Any] | Tensor] = {
+            "teacher_loss": compared.teacher_loss,
+            "reasons": compared.reasons,
+            **self.method.columns(rows),
+            **self._bucket_columns(rows, pairs),
+        }
+        by_group = compared.by_group or compared  # lines are measured on groups if there are any
+        if by_group.groups is not None and self.guidance.needs_groups:
+            values["groups"] = by_group.groups
+        if self._needs_lines:
+            values |= self._line_columns(rows, by_group, has_own=compared.by_group is not None)
+        has_label = put(is_predicted, places_BT, False)
+        batch = GuidedBatch.of_tokens(
+            values,
+            places_BT,
+            input_ids=inputs.contiguous(),
+            labels=labels.where(has_label, IGNORED),
+        )
+        further: dict[str, Any] = {}
         if self.isolate:
-            tensors["piece"] = torch.from_numpy(causal_shift(piece)[0].astype(np.int32))
-        for name, values in self.method.columns(rows).items():
-            tensors[name] = torch.from_numpy(_at(places, values, -1))
-        tokens = teacher_view(rows, self.scores, self.method, is_predicted)
-        by_group = tokens.by_group or tokens  # lines are measured on groups if there are any
-        counts, row_counts = self._put_losses(tensors, tokens, places, has_label)
-        groups = None
-        if by_group.groups is not None:
-            groups = torch.from_numpy(_at(places, by_group.groups, NO_GROUP))
-            if self.guidance.needs_groups:  # else only the rule of lines does, on the host
-                tensors["groups"] = groups
-        live = None
-        if tokens.windowed is not None:
-            live = live_text(tokens, places)
-        # A live teacher adds its losses up itself.
-        elif self.guidance.unmapped == "mean" and tokens.is_inside is not None:
-            losses = np.where(tokens.is_inside, tokens.teacher_nll, np.float32(np.nan))
-            ranges = torch.from_numpy(tokens.row_ranges)
-            tensors["teacher_sums"] = row_sums(torch.from_numpy(losses), ranges)
-        members_before = None
-        if tokens.targets is not None:
-            members_before = self._put_targets(tensors, tokens.targets, places)
-        ends = safe_cuts_of(tensors, self.guidance)
-        units = None
+            further["piece"] = torch.from_numpy(causal_shift(piece)[0].astype(np.int32))
         if self._needs_lines:
             assert self.line_ends is not None
             lines = torch.from_numpy(line_numbers(ids, piece, self.line_ends))
-            sizes = np.concatenate([row.spans[:, 1] - row.spans[:, 0] for row in rows])
-            sizes_BT = torch.from_numpy(_at(places, sizes, 0))
-            lines_BT = causal_shift(lines)[1].contiguous()
-            units = Units(lines_BT=lines_BT, bytes_BT=sizes_BT, groups_BT=groups)
-            if tokens.by_group is not None:
-                group_loss_BT = torch.from_numpy(_at(places, by_group.teacher_loss, np.nan))
-                units = replace(units, group_loss_BT=group_loss_BT)
-            # A live teacher has no losses yet: `with_live_losses` computes the weights.
-            if live is None and not isinstance(self.scores, SameRows):
-                losses_BT, labels_BT = tensors["teacher_loss"], tensors["labels"]
-                tensors["weight"] = known_weights(losses_BT, labels_BT, units, self.guidance)
-        # Counted last: the number that a rule of lines keeps follows from the weights.
-        roles = self.method.roles(tensors["teacher_loss"], tensors["labels"])
-        counts = counts._replace(kept=self.method.most_kept(*roles, tensors))
-        key = None if self.method.targets is None else self.method.targets.table.key
-        text_bytes = 0  # validation, which has no teacher, also reports nats a byte
-        if self.scores is None:
-            text_bytes = sum(np.concatenate([row.new_bytes for row in rows])[is_predicted].tolist())
-        return Batch(
-            tensors,
-            counts,
-            row_counts,
-            live=live,
-            chunk_ends=ends,
-            units=units,
-            members_before=members_before,
-            bucket_key=key,
-            text_bytes=text_bytes,
-        )
+            further["line"] = causal_shift(lines)[1].contiguous()
+        if self.method.targets is not None:
+            further["bucket_key"] = self.method.targets.table.key
+        if batch.candidates is not None:
+            assert self.method.targets is not None
+            is_none = batch.labels_BT == IGNORED
+            further["candidates"] = batch.candidates.masked_fill(is_none[..., None], NO_BUCKET)
+            further["members_before"] = self.method.targets.table.before(further["candidates"])
+        if pairs.windowed is not None:
+            target_rows = self._target_rows(rows, pairs)
+            further["live_text"] = live_text(pairs, compared, places_BT, target_rows)
+        elif self.guidance.unmapped == "mean" and pairs.documents:
+            # A live teacher adds its losses up itself.
+            losses = np.where(pairs.learnt(), pairs.teacher_nll, np.float32(np.nan))
+            ranges = torch.from_numpy(pairs.teacher_ranges())
+            further["teacher_sums"] = row_sums(torch.from_numpy(losses), ranges)
+        further["chunk_ends"] = safe_cuts_of(batch.groups, self.guidance)
+        if self.scores is None:  # validation, which has no teacher, also reports nats a byte
+            new_bytes = np.concatenate([row.new_bytes for row in rows])
+            further["text_bytes"] = sum(new_bytes[is_predicted].tolist())
+        batch = replace(batch, **further)
+        # A live teacher has no losses yet: `with_live_losses` computes the weights.
+        if self._needs_lines and pairs.documents and pairs.windowed is None:
+            batch = replace(batch, weight=weights_of_lines(batch, self.guidance))
+        return self._with_counts(batch, pairs, compared, places_BT)
 
-    def _put_targets(
-        self, tensors: dict[str, Tensor], targets: Targets, places: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Puts the teacher's buckets into the batch where a token is predicted.
+    def _line_columns(
+        self, rows: Sequence[Row], by_group: ComparedTokens, *, has_own: bool
+    ) -> dict[str, NDArray[Any]]:
+        """The columns with a value for each token from which `weights_of_lines` computes a weight.
 
-        Returns: the number of ids in the buckets of all tokens before each one.
+        Args: has_own: True if tokens have losses of their own, next to those of the groups.
         """
-        assert self.method.targets is not None
-        bucket = _at(places, targets.bucket_nS.numpy(), NO_BUCKET)
-        bucket[tensors["labels"].numpy() == IGNORED] = NO_BUCKET
-        tensors["candidates"] = torch.from_numpy(bucket)
-        tensors["candidate_mass"] = torch.from_numpy(_at(places, targets.mass_nS.numpy(), 0.0))
-        # Otherwise entropies may be NaN. Without the column a loss with `surer` refuses the batch.
-        if self.guidance.needs_entropy:
-            entropy = _at(places, targets.entropy_nR.numpy(), np.nan)
-            tensors["candidate_entropy"] = torch.from_numpy(entropy)
-        return self.method.targets.table.before(tensors["candidates"])
+        sizes = np.concatenate([row.spans[:, 1] - row.spans[:, 0] for row in rows])
+        values: dict[str, NDArray[Any]] = {"line_bytes": sizes}
+        if by_group.groups is not None:
+            values["line_groups"] = by_group.groups
+        if has_own:
+            values["group_loss"] = by_group.teacher_loss
+        return values
 
-    def aligned(self, rows: Sequence[Row]) -> TeacherView:
+    def _bucket_columns(self, rows: Sequence[Row], pairs: DocumentPairs) -> dict[str, Tensor]:
+        """The teacher's buckets at each token, of stored candidates; none of a live teacher."""
+        targets, scores = self.method.targets, self.scores
+        if targets is None or scores is None or isinstance(scores, SameRows | LivePieces):
+            return {}
+        needs_entropy = self.guidance.needs_entropy
+        over = stored_targets(rows, pairs, scores, targets, needs_entropy=needs_entropy)
+        columns = {"candidates": over.bucket_nS, "candidate_mass": over.mass_nS}
+        # Otherwise entropies may be NaN. Without the column a loss with `surer` refuses the batch.
+        return columns | ({"candidate_entropy": over.entropy_nR} if needs_entropy else {})
+
+    def _target_rows(self, rows: Sequence[Row], pairs: DocumentPairs) -> NDArray[np.int64] | None:
+        """(n, 3) the rows of a live teacher's tokens whose candidates are compared, for `distill`
+        (`BucketTargets.rows`)."""
+        if self.method.targets is None:
+            return None
+        assert pairs.windowed is not None
+        ids = np.concatenate([row.ids for row in rows])
+        return self.method.targets.rows(pairs, ids, pairs.windowed.tokens.ids)
+
+    def aligned(self, rows: Sequence[Row]) -> tuple[DocumentPairs, ComparedTokens]:
         """Aligns rows without making a batch: the teacher's side of all their tokens, in order."""
-        return teacher_view(rows, self.scores, self.method, self._is_predicted(rows))
+        return align_rows(rows, self.scores, self.method, self._is_predicted(rows))
 
     def _is_predicted(self, rows: Sequence[Row]) -> NDArray[np.bool_]:
         """(n,) True for tokens that are predicted: none of a prompt, and not the first of a row. If
@@ -285,26 +201,27 @@ class Collator:
             predicted.append(is_predicted)
         return np.concatenate(predicted)
 
-    def _put_losses(
+    def _with_counts(
         self,
-        tensors: dict[str, Tensor],
-        tokens: TeacherView,
-        places: NDArray[np.int64],
-        has_label: NDArray[np.bool_],
-    ) -> tuple[TokenCounts, NDArray[np.int64]]:
-        """Puts each token's loss and reason into the batch where the token is predicted.
-
-        Returns: the counts of all tokens, and of each row. None is counted as kept yet.
-        """
-        loss = _at(places, tokens.teacher_loss, np.nan)
-        reasons = _at(places, tokens.reasons, Reason.SPECIAL)
+        batch: GuidedBatch,
+        pairs: DocumentPairs,
+        compared: ComparedTokens,
+        places_BT: Tensor,
+    ) -> GuidedBatch:
+        """Adds the counts of all tokens, and of each row, to a batch with all its columns."""
+        assert batch.reasons is not None
+        assert compared.is_first_only is not None
+        loss, reasons = batch.teacher_loss.numpy(), batch.reasons.numpy()
+        has_label = (batch.labels_BT != IGNORED).numpy()
+        covers_text = pairs.student[:, 0] < pairs.student[:, 1]
+        if not pairs.documents:  # no text is aligned: all tokens count, or none does
+            covers_text = np.full(len(covers_text), self.scores is not None)
+        is_missing = np.repeat(pairs.is_missing, pairs.num_tokens)
         with_text, first_only, missing = (
-            _at(places, values, False)
-            for values in (tokens.with_text, tokens.first_only, tokens.missing)
+            put(values, places_BT, False).numpy()
+            for values in (covers_text, compared.is_first_only, is_missing)
         )
-        tensors["teacher_loss"] = torch.from_numpy(loss)
-        tensors["reasons"] = torch.from_numpy(reasons)
-        competing, included = self.method.roles(tensors["teacher_loss"], tensors["labels"])
+        competing, included = self.method.roles(batch.teacher_loss, batch.labels_BT)
         has_scores = has_label & ~missing
         with_text = with_text & has_scores
         # Without a BOS the teacher has no loss on the first token of a document: nothing is amiss.
@@ -324,7 +241,34 @@ class Collator:
             "partial": has_scores & is_mapped & ~np.isfinite(loss),
         }
         row_counts = np.stack([tokens_of[name].sum(1) for name in TokenCounts._fields], 1)
-        return TokenCounts(*row_counts.sum(0).tolist()), row_counts
+        # The number that a rule of lines keeps follows from the weights.
+        kept = self.method.most_kept(competing, included, batch)
+        counts = TokenCounts(*row_counts.sum(0).tolist())._replace(kept=kept)
+        return replace(batch, counts=counts, row_counts=row_counts)
+
+
+def with_live_losses(
+    batch: GuidedBatch, of_teacher: Mapping[str, Any], method: Method
+) -> GuidedBatch:
+    """Adds the columns of a live teacher to a batch on the device, and those that are computed from
+    them: candidates over buckets, and the weight."""
+    columns, labels_BT = dict(of_teacher), batch.labels_BT
+    if method.targets is not None and batch.live_text is not None:
+        assert batch.live_text.targets_BT3 is not None
+        rows_BT3 = batch.live_text.targets_BT3.to(labels_BT.device, non_blocking=True)
+        rows_BT3 = rows_BT3.masked_fill(labels_BT[..., None] == IGNORED, -1)
+        names = "candidate_ids", "candidate_mass", "candidate_entropy"
+        targets = method.targets.at(rows_BT3, *(columns.pop(name) for name in names))
+        columns |= {
+            "candidates": targets.bucket_nS,
+            "candidate_mass": targets.mass_nS,
+            "candidate_entropy": targets.entropy_nR,
+        }
+    batch = replace(batch, **columns)
+    if batch.line is None or "teacher_loss" not in columns:
+        return batch
+    batch = batch.each(lambda values: values.to(labels_BT.device, non_blocking=True), "host")
+    return replace(batch, weight=weights_of_lines(batch, method.guidance))
 
 
 def losses_of_neighbours(rows: Iterable[Row], collator: Collator) -> NDArray[np.float64]:
@@ -340,10 +284,8 @@ def losses_of_neighbours(rows: Iterable[Row], collator: Collator) -> NDArray[np.
     losses = [np.empty(0)]
     for row in rows:
         batch = collator([row])
-        assert batch.units is not None  # of a rule with `window_max_loss`
-        columns = batch.tensors["teacher_loss"], batch.tensors["labels"]
-        around_BT = teacher_loss_of_neighbours(*columns, batch.units, collator.guidance)
-        competing_BT, _ = collator.method.roles(*columns)
+        around_BT = teacher_loss_of_neighbours(batch, collator.guidance)
+        competing_BT, _ = collator.method.roles(batch.teacher_loss, batch.labels_BT)
         losses.append(around_BT.nan_to_num(nan=-torch.inf)[competing_BT].numpy())
     return np.concatenate(losses)
 
@@ -352,18 +294,6 @@ def line_ends(spans: TokenSpans, guidance: GuidanceConfig) -> NDArray[np.bool_] 
     """(vocabulary,) True for ids of the student that end a line; None if the guidance has no rule
     of lines."""
     return spans.line_ends() if guidance.window == "line" else None
-
-
-def _at(places: NDArray[np.int64], values: NDArray[Any], fill: Any) -> NDArray[Any]:
-    """Puts values of n tokens into the shape of a batch.
-
-    Args:
-        places: the number of the token at each position of the batch; -1 at padding.
-        fill: the value at padding.
-    """
-    # Index -1 is the last row, so padding takes the value that is appended.
-    padding = np.full((1, *values.shape[1:]), fill, values.dtype)
-    return np.concatenate([values, padding])[places]
 
 
 def line_numbers(

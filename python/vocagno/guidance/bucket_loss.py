@@ -61,7 +61,7 @@ class BucketTable:
 
     def before(self, bucket_BTS: Tensor) -> NDArray[np.int64]:
         """(B * T + 1,) the number of ids in the buckets of all tokens before each one, for a batch
-        on the host (`GuidanceTensors.members_before`)."""
+        on the host (`GuidedBatch.members_before`)."""
         return np.append(0, self.sizes(bucket_BTS).sum(-1).flatten().cumsum(0).numpy())
 
     def ids(self, bucket_CS: Tensor, count: int | None) -> tuple[Tensor, Tensor]:

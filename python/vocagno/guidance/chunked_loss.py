@@ -24,6 +24,10 @@ _LEAST_DROPPED = 1 / 32
 """Share of dropped tokens in a chunk from which on moving the kept ones together pays."""
 
 
+Weights = Callable[[Tensor, slice], Tensor] | Tensor | None
+"""The weights of `CrossEntropy`."""
+
+
 class Objective:
     """The loss of each token as a weighted sum of parts, with its gradient for the logits."""
 
@@ -57,21 +61,27 @@ class CrossEntropy(Objective):
     def __init__(
         self,
         labels_K: Tensor,
-        weigh: Callable[[Tensor, slice], Tensor] | None = None,
+        weights: Weights = None,
         ends: ChunkEnds = None,
-        factor_K: Tensor | None = None,
+        *,
+        reports_loss: bool = True,
     ) -> None:
         """Args:
         labels_K: target ids; -100 takes no part.
-        weigh: turns the losses (C,) of a chunk and its place into weights (C,).
+        weights: (K,), or a function of the losses (C,) of a chunk and its place that gives the
+            weights (C,), where they depend on the student; None: all are 1.
         ends: positions at which a chunk may end; None for all.
-        factor_K: multiplies each loss, the reported one too.
+        reports_loss: False if the plain loss is known: a first pass may have computed it.
         """
-        self._labels_K, self._weigh, self._factor_K = labels_K, weigh, factor_K
+        self._labels_K, self._weights, self._reports_loss = labels_K, weights, reports_loss
         self.ends: ChunkEnds = ends
-        self.num_parts = 1 if weigh is None else 2
-        self.weights_K: Tensor = torch.zeros(labels_K.shape, device=labels_K.device)
-        """The weights in the chunks that were computed so far."""
+        self.num_parts = 1 if weights is None or not reports_loss else 2
+        self.weights_K: Tensor = (
+            weights.float()
+            if isinstance(weights, Tensor)
+            else torch.zeros(labels_K.shape, device=labels_K.device)
+        )
+        """The weights; if a function gives them, those of the chunks that were computed so far."""
 
     def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
         """Computes losses and gradient within the matrix of logits, so that a chunk takes only one
@@ -82,22 +92,20 @@ class CrossEntropy(Objective):
         nll_C, sum_C1 = losses_(logits_CV, labels_C1)
         nll_C = torch.where(is_asked_C, nll_C, 0.0)
         weights_C1 = is_asked_C[:, None].float()
-        if self._factor_K is not None:
-            nll_C = nll_C * self._factor_K[place]
-            weights_C1 = weights_C1 * self._factor_K[place, None]
         parts = [nll_C]
-        if self._weigh is not None:
-            weights_C = self._weigh(nll_C, place)
-            self.weights_K[place] = weights_C
+        if self._weights is not None:
+            if not isinstance(self._weights, Tensor):
+                self.weights_K[place] = self._weights(nll_C, place)
+            weights_C = self.weights_K[place]
             weights_C1 = weights_C1 * weights_C[:, None]
             # Chosen, not only multiplied: an infinite loss times a weight of 0 would be NaN.
-            parts = [torch.where(weights_C != 0, nll_C * weights_C, 0.0), nll_C]
+            parts.insert(0, torch.where(weights_C != 0, nll_C * weights_C, 0.0))
         # `losses_` left the exponentials in place of the logits; p is exponential / sum.
         logits_CV.mul_(weights_C1 / sum_C1).scatter_add_(1, labels_C1, -weights_C1)
-        return torch.stack(parts, 1)
+        return torch.stack(parts[: self.num_parts], 1)
 
     def rows(self, place: slice) -> Tensor | None:
-        return None if self._weigh is None else kept_rows(self.weights_K[place])
+        return None if self._weights is None else kept_rows(self.weights_K[place])
 
 
 def kept_rows(weights_C: Tensor) -> Tensor | None:

@@ -9,13 +9,12 @@ C: tokens of a chunk.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss, product_dtype
-from vocagno.guidance.tensors import StudentSide
+from vocagno.guidance.chunked_loss import CrossEntropy, Weights, chunked_loss, product_dtype
 from vocagno.models.head import ChunkEnds, Head
 from vocagno.models.losses import IGNORED, chunked_nll, teacher_guided_loss
 
@@ -43,8 +42,50 @@ class TokenMetrics:
     """The thresholds of the choice (`Choice.thresholds_S`); None if the method ranks no tokens."""
 
 
+class LossSums(NamedTuple):
+    """Sums over tokens: tensors in a forward pass, floats for a window of steps."""
+
+    nll: Any = 0.0
+    """The student's losses on all predicted tokens."""
+    kept_nll: Any = 0.0
+    """The student's losses on the tokens that are trained on, times their weights."""
+    excess: Any = 0.0
+    """Excess losses of the tokens with a teacher loss."""
+    teacher: Any = 0.0
+    """The teacher's losses on these tokens."""
+    ranked: Any = 0.0
+    """The number of these tokens."""
+    kept: Any = 0.0
+    """The number of tokens that are trained on."""
+    distance: Any = 0.0
+    """Distances of distillation; for `distill` H(P, Q)."""
+    pairs: Any = 0.0
+    """The number of tokens that have a distance."""
+    threshold: Any = 0.0
+    """Thresholds of the scopes in which tokens competed."""
+    scopes: Any = 0.0
+    """The number of these scopes."""
+
+    @classmethod
+    def of(cls, sums: Tensor) -> "LossSums":
+        """Reads the sums as floats from the tensor (10,) on the host."""
+        return cls(*sums.tolist())
+
+    def tensor(self) -> Tensor:
+        """(10,) float64 on the device of `nll`, to be added up over processes."""
+        assert isinstance(self.nll, Tensor)
+        nothing = torch.zeros_like(self.nll)
+        parts = (value if isinstance(value, Tensor) else nothing + value for value in self)
+        return torch.stack([part.to(nothing) for part in parts]).double()
+
+
 def chosen_cross_entropy(
-    student: StudentSide, choose: Callable[[Tensor], Choice], *, num_kept: int | None = None
+    hidden_BTH: Tensor,
+    head: Head,
+    labels_BT: Tensor,
+    choose: Callable[[Tensor], Choice],
+    *,
+    num_kept: int | None = None,
 ) -> tuple[Tensor, TokenMetrics]:
     """The weighted sum of the losses of the tokens that `choose` keeps, given the losses of all.
 
@@ -52,15 +93,16 @@ def chosen_cross_entropy(
     `weights_BT` as W and `nll_BT` as -log P (Eq. 1). The loop divides by the count of a step.
 
     Args:
+        hidden_BTH: last hidden states; state i predicts `labels_BT[:, i]`.
         choose: turns (B, T) losses in nats into weights and thresholds.
         num_kept: at most how many tokens are kept, if the host knows it; then it need not wait for
             the device.
     Returns: float32 sum, with gradients if they are enabled, and the metrics of each token.
     """
-    hidden_NH, head, labels_N = student.flat_hidden, student.head, student.labels_BT.flatten()
+    hidden_NH, labels_N = hidden_BTH.flatten(0, -2), labels_BT.flatten()
     # One product for the losses of all tokens, then three for the kept ones: together less than
     # the three that gradients for all would take, if fewer than two thirds are kept.
-    nll_BT = all_losses(hidden_NH, head, labels_N).view(student.labels_BT.shape)
+    nll_BT = all_losses(hidden_NH, head, labels_N).view(labels_BT.shape)
     weights_BT, thresholds_S = choose(nll_BT)
     is_no_share = ~((weights_BT >= 0) & (weights_BT <= 1)).all()  # NaN, too
     if weights_BT.device.type == "cpu" and is_no_share:
@@ -81,14 +123,13 @@ def chosen_cross_entropy(
 
 
 def full_cross_entropy(
-    student: StudentSide, num_kept: int | None = None
+    hidden_BTH: Tensor, head: Head, labels_BT: Tensor, num_kept: int | None = None
 ) -> tuple[Tensor, TokenMetrics]:
     """The sum of the losses of all labels, and the metrics of each token.
 
     Args: num_kept: the number of labels, if the host knows it.
     """
-    hidden_NH, head, labels_BT = student.flat_hidden, student.head, student.labels_BT
-    labels_N = labels_BT.flatten()
+    hidden_NH, labels_N = hidden_BTH.flatten(0, -2), labels_BT.flatten()
     is_asked_N = labels_N != IGNORED
     weights_BT = is_asked_N.view(labels_BT.shape).float()
     if not torch.is_grad_enabled():
@@ -102,7 +143,7 @@ def full_cross_entropy(
 
 
 def head_loss(
-    hidden_KH: Tensor, head: Head, labels_K: Tensor, factor_K: Tensor | None = None
+    hidden_KH: Tensor, head: Head, labels_K: Tensor, weights_K: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The sum of the losses of `labels_K`, with gradients for states, weights and bias.
 
@@ -110,11 +151,13 @@ def head_loss(
         hidden_KH: the states that predict the labels; their type, or autocast's, is that of the
             products.
         labels_K: -100 takes no part.
-        factor_K: of each loss; default: 1.
-    Returns: float32 sum, and (K,) the single losses without gradient. Products and the sum of the
+        weights_K: of each loss; default: 1.
+    Returns: float32 sum, and (K,) the terms of it without gradient. Products and the sum of the
         weights' gradient over chunks are float32.
     """
-    total, parts_K1 = chunked_loss(hidden_KH, head, CrossEntropy(labels_K, factor_K=factor_K))
+    # The plain loss of weighted tokens is known: a first pass has ranked them.
+    objective = CrossEntropy(labels_K, weights_K, reports_loss=False)
+    total, parts_K1 = chunked_loss(hidden_KH, head, objective)
     return total, parts_K1.squeeze(1)
 
 
@@ -154,8 +197,10 @@ def _with_all(total: Tensor, kept_N: Tensor, num_kept: int | None) -> Tensor:
 
 
 def one_pass_cross_entropy(
-    student: StudentSide,
-    weigh: Callable[[Tensor, slice], Tensor],
+    hidden_BTH: Tensor,
+    head: Head,
+    labels_BT: Tensor,
+    weights: Weights,
     ends: ChunkEnds = None,
     *,
     threshold: float,
@@ -164,14 +209,13 @@ def one_pass_cross_entropy(
     in which the weight of a token depends on no losses of the student but those of its unit.
 
     Args:
-        weigh: turns the losses (C,) of a chunk and its place into weights (C,).
-        ends: positions at which a chunk may end; None for all.
+        hidden_BTH: last hidden states; state i predicts `labels_BT[:, i]`.
+        weights, ends: the arguments of `CrossEntropy`, for all tokens.
         threshold: is reported with the metrics, in nats.
     Returns: the sum, float32, with gradients, and the metrics of each token.
     """
-    hidden_NH, shape = student.flat_hidden, student.labels_BT.shape
-    objective = CrossEntropy(student.labels_BT.flatten(), weigh, ends)
-    total, parts_N2 = chunked_loss(hidden_NH, student.head, objective)
+    shape, objective = labels_BT.shape, CrossEntropy(labels_BT.flatten(), weights, ends)
+    total, parts_N2 = chunked_loss(hidden_BTH.flatten(0, -2), head, objective)
     thresholds_S = total.new_full((1,), threshold, requires_grad=False)
     nll_BT, weights_BT = parts_N2[:, 1].view(shape), objective.weights_K.view(shape)
     return total, TokenMetrics(nll_BT, weights_BT, thresholds_S)

@@ -5,9 +5,9 @@ N: student tokens and M: teacher tokens of all pieces of a batch, one after the 
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,10 @@ from vocagno.alignment.arrays import rows_in, sums_in
 from vocagno.alignment.mapping import Groups, chunk_boundaries, chunk_map, groups
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import GuidanceError
+
+if TYPE_CHECKING:  # stores need pyarrow, the loss does not
+    from vocagno.teacher.scores import DocumentScores
+    from vocagno.teacher.windows import WindowedTexts
 
 UNMAPPED = -1
 NO_GROUP = -1
@@ -58,6 +62,10 @@ class DocumentPairs:
     """The number of student tokens of each row."""
     row_pieces: NDArray[np.int64]
     """The number of each row's first piece, and the number of pieces."""
+    documents: "Sequence[DocumentScores]" = ()
+    """The teacher's scores of each piece, with candidates if the store was asked for them."""
+    windowed: "WindowedTexts | None" = None
+    """Text for a live teacher; None with stored scores."""
 
     @property
     def cu_seqlens(self) -> dict[str, NDArray[np.int64]]:
@@ -128,6 +136,10 @@ class ComparedTokens:
     groups: NDArray[np.int64] | None = None
     """(n,) for `unit: group`: the number of each token's group, from 0 in the order of the text; -1
     for none. A group that is compared has a loss of both models."""
+    reasons: NDArray[np.uint8] | None = None
+    """(n,) the `Reason` why each token has no loss, or `MAPPED`; once the rows are aligned."""
+    is_first_only: NDArray[np.bool_] | None = None
+    """(n,) True for tokens that overlap only the first teacher token of the document."""
     by_group: "ComparedTokens | None" = None
     """The result of `unit: group`, if the rule is on single tokens but measures lines on groups
     (`GuidanceConfig.needs_group_loss`)."""
@@ -292,12 +304,10 @@ def _stops_early(pairs: DocumentPairs, all_groups: Groups) -> NDArray[np.bool_]:
     return stops_early
 
 
-def safe_cuts_of(tensors: Mapping[str, Any], guidance: GuidanceConfig) -> NDArray[np.int64] | None:
+def safe_cuts_of(groups: ArrayLike | None, guidance: GuidanceConfig) -> NDArray[np.int64] | None:
     """The `safe_cuts` of a batch, on the host; None for guidance that does not compute on chunks of
     whole groups."""
-    if not guidance.has_fixed_threshold or tensors.get("groups") is None:
-        return None
-    return safe_cuts(tensors["groups"])
+    return safe_cuts(groups) if guidance.has_fixed_threshold and groups is not None else None
 
 
 def safe_cuts(groups: ArrayLike) -> NDArray[np.int64]:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance.batch import GuidedBatch
 from vocagno.guidance.loss import Choice
 from vocagno.guidance.mappings import safe_cuts
 from vocagno.guidance.rules import excess_loss, fixed_weights, group_means, require_value, roles
-from vocagno.guidance.tensors import GuidanceTensors
 from vocagno.models.head import ChunkEnds
 from vocagno.models.losses import IGNORED
 
@@ -87,7 +87,7 @@ def _places(order_ST: Tensor) -> Tensor:
 
 
 def choose(
-    student_nll_BT: Tensor, labels_BT: Tensor, batch: GuidanceTensors, config: GuidanceConfig
+    student_nll_BT: Tensor, labels_BT: Tensor, batch: GuidedBatch, config: GuidanceConfig
 ) -> Choice:
     """Chooses the tokens that train the student, and says from which excess loss on.
 
@@ -163,7 +163,7 @@ def _thresholds(excess_ST: Tensor, competing_ST: Tensor, config: GuidanceConfig)
 
 
 def weights_of_chunks(
-    labels_BT: Tensor, batch: GuidanceTensors, guidance: GuidanceConfig
+    labels_BT: Tensor, batch: GuidedBatch, guidance: GuidanceConfig
 ) -> tuple[Callable[[Tensor, slice], Tensor], ChunkEnds]:
     """Prepares `choose` for one chunk of tokens at a time, where the threshold is known beforehand.
 
@@ -191,7 +191,7 @@ def weights_of_chunks(
     # Under a fixed threshold no weight depends on the row, so a chunk passes for one row.
     def weigh(nll_C: Tensor, place: slice) -> Tensor:
         of_chunk: dict[str, Any] = {name: col[None, place] for name, col in columns_N.items()}
-        choice = choose(nll_C[None], labels_N[None, place], GuidanceTensors(**of_chunk), guidance)
+        choice = choose(nll_C[None], labels_N[None, place], GuidedBatch(**of_chunk), guidance)
         return choice.weights_BT[0]
 
     return weigh, ends
@@ -210,9 +210,7 @@ def _scopes(tokens_BT: Tensor, config: GuidanceConfig) -> tuple[int, ...]:
     return tuple(tokens_BT.shape) if config.scope == "sequence" else (1, -1)
 
 
-def filled_teacher_loss(
-    batch: GuidanceTensors, labels_BT: Tensor, config: GuidanceConfig
-) -> Tensor:
+def filled_teacher_loss(batch: GuidedBatch, labels_BT: Tensor, config: GuidanceConfig) -> Tensor:
     """(B, T): the teacher's loss of each token in nats. Under `unmapped: mean` a token without one
     gets the mean of its scope."""
     teacher_loss_BT, sums = batch.teacher_loss, batch.teacher_sums

@@ -9,8 +9,8 @@ ones with a finite teacher loss compete; the others are *unmapped* and go by the
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError, require
-from vocagno.guidance.tensors import GuidanceTensors
+from vocagno.guidance.batch import GuidedBatch
 from vocagno.models.losses import IGNORED
 
 Value = TypeVar("Value")
@@ -32,25 +32,30 @@ noise."""
 @dataclass(frozen=True, kw_only=True)
 class Units:
     """Numbers that say which tokens belong together, and the text that they cover; for
-    `window_max_loss`."""
+    `window_max_loss`. It is the argument of `known_weights` for loops of one's own, and no part of
+    a training step: a `GuidedBatch` has the same as columns."""
 
     lines_BT: Tensor
     """The number of each token's line of text; -1 for a token in no line."""
     bytes_BT: Tensor
     """The bytes of text that each token covers."""
     groups_BT: Tensor | None = None
-    """The number of each token's group (`GuidanceTensors.groups`); None if each token is a unit."""
+    """The number of each token's group (`GuidedBatch.groups`); None if each token is a unit."""
     group_loss_BT: Tensor | None = None
     """The teacher's loss on the whole group of each token divided by the group's student tokens, in
-    nats; NaN where there is none. It is needed if `GuidanceTensors.teacher_loss` is of single
+    nats; NaN where there is none. It is needed if `GuidedBatch.teacher_loss` is of single
     tokens (`GuidanceConfig.needs_group_loss`)."""
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> "Units":
-        """Applies a function to each tensor, for example a copy to a device."""
-        changed = {
-            name: change(tensor) for name, tensor in vars(self).items() if tensor is not None
-        }
-        return replace(self, **changed)
+    def batch(self, teacher_loss_BT: Tensor, labels_BT: Tensor) -> GuidedBatch:
+        """Returns the batch with these columns, and with losses and labels."""
+        return GuidedBatch(
+            labels=labels_BT,
+            teacher_loss=teacher_loss_BT,
+            line=self.lines_BT,
+            line_bytes=self.bytes_BT,
+            line_groups=self.groups_BT,
+            group_loss=self.group_loss_BT,
+        )
 
 
 def roles(
@@ -69,37 +74,43 @@ def roles(
 def known_weights(
     teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
 ) -> Tensor:
-    """(B, T) float32: the weights that only `window_max_loss` decides, before the forward pass.
-
-    A weight is 0.0 for noise and for tokens that neither compete nor are included, 1.0 for others.
-    A rule with a threshold on the excess loss multiplies it by its own weight, 0.0 or 1.0.
+    """(B, T) float32: `weights_of_lines` of tensors of your own.
 
     Args:
         teacher_loss_BT: nats; NaN for none.
         labels_BT: target ids, -100 where nothing is predicted.
     Raises: ConfigError for guidance without a limit; ValueError if the groups are missing.
     """
+    return weights_of_lines(units.batch(teacher_loss_BT, labels_BT), config)
+
+
+def weights_of_lines(batch: GuidedBatch, config: GuidanceConfig) -> Tensor:
+    """(B, T) float32: the weights that only `window_max_loss` decides, before the forward pass.
+
+    A weight is 0.0 for noise and for tokens that neither compete nor are included, 1.0 for others.
+    A rule with a threshold on the excess loss multiplies it by its own weight, 0.0 or 1.0.
+
+    Raises: ConfigError for guidance without a limit; ValueError if the groups are missing.
+    """
     if config.window_max_loss is None:
         raise ConfigError(
             "guidance.window_max_loss is None, which known_weights needs; set it, in nats a byte"
         )
-    competing_BT, included_BT = roles(teacher_loss_BT, labels_BT, config)
-    around_BT = teacher_loss_of_neighbours(teacher_loss_BT, labels_BT, units, config)
+    competing_BT, included_BT = roles(batch.teacher_loss, batch.labels_BT, config)
+    around_BT = teacher_loss_of_neighbours(batch, config)
     # NaN, a token that has its line to itself, exceeds no limit: nothing speaks against it.
     is_noise_BT = around_BT > config.window_max_loss
     return (included_BT | (competing_BT & ~is_noise_BT)).float()
 
 
-def fixed_weights(batch: GuidanceTensors, labels_BT: Tensor) -> Tensor:
+def fixed_weights(batch: GuidedBatch, labels_BT: Tensor) -> Tensor:
     """(B, T): the weights in a batch that `known_weights` made, 0 for a label of -100. Raises:
     ValueError for a batch without them."""
     need = "window_max_loss needs the weights that are known beforehand"
     return require_value(batch.weight, need).masked_fill(labels_BT == IGNORED, 0.0)
 
 
-def teacher_loss_of_neighbours(
-    teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
-) -> Tensor:
+def teacher_loss_of_neighbours(batch: GuidedBatch, config: GuidanceConfig) -> Tensor:
     """(B, T) float64: the teacher's loss on the rest of each token's line, in nats a byte.
 
     The rest is the line without the token's group, or without the token where there are no groups;
@@ -107,20 +118,22 @@ def teacher_loss_of_neighbours(
     (bytes + 8), with `SMOOTHING_BYTES` = 8. It is a sum of the losses L_T of Eq. 2 (arXiv
     2503.19123); the rule itself is not the paper's: docs/guidance.md derives it.
 
-    Args:
-        teacher_loss_BT: nats; NaN for none.
-        labels_BT: target ids, -100 where nothing is predicted.
+    Args: batch: one with the columns of lines.
     Raises: ValueError without groups or their losses where the rule needs these.
     """
+    assert batch.line is not None
+    assert batch.line_bytes is not None
     if config.unit == "group" or config.needs_group_loss:
-        require_value(units.groups_BT, "unit: group needs the groups of the tokens")
+        require_value(batch.line_groups, "unit: group needs the groups of the tokens")
+    teacher_loss_BT = batch.teacher_loss
     if config.needs_group_loss:
         teacher_loss_BT = require_value(
-            units.group_loss_BT, "window_max_loss needs the losses of the groups"
+            batch.group_loss, "window_max_loss needs the losses of the groups"
         )
-    counted_BT = teacher_loss_BT.isfinite() & (labels_BT != IGNORED)
-    loss_BT = _rest_of_line(torch.where(counted_BT, teacher_loss_BT, 0.0), units)
-    size_BT = _rest_of_line(torch.where(counted_BT, units.bytes_BT, 0), units)
+    counted_BT = teacher_loss_BT.isfinite() & (batch.labels_BT != IGNORED)
+    loss_BT = torch.where(counted_BT, teacher_loss_BT, 0.0)
+    size_BT = torch.where(counted_BT, batch.line_bytes, 0)
+    loss_BT, size_BT = _rests_of_line([loss_BT, size_BT], batch.line, batch.line_groups)
     means_BT = (loss_BT + SMOOTHING_BYTES) / (size_BT + SMOOTHING_BYTES)
     return torch.where(size_BT > 0, means_BT, torch.nan)
 
@@ -160,19 +173,27 @@ def group_means(values_BT: Tensor, groups_BT: Tensor) -> Tensor:
 
     Sums are float64. The host does not wait for the device.
     """
-    values = values_BT.double()
-    means_BT = _sums(values, groups_BT) / _sums(torch.ones_like(values), groups_BT)
+    values, slot_N = values_BT.double(), number_runs(groups_BT.flatten())
+    means_BT = _sums(values, slot_N) / _sums(torch.ones_like(values), slot_N)
     return torch.where(groups_BT >= 0, means_BT.to(values_BT.dtype), values_BT)
 
 
-def _rest_of_line(values_BT: Tensor, units: Units) -> Tensor:
-    """(B, T) float64: the sum over the line of each token but for its group."""
-    values_BT, groups_BT, lines_BT = values_BT.double(), units.groups_BT, units.lines_BT
-    own_BT = values_BT  # the token's unit, which must not decide about itself
+def _rests_of_line(
+    columns: Sequence[Tensor], lines_BT: Tensor, groups_BT: Tensor | None
+) -> list[Tensor]:
+    """(B, T) float64 of each of some columns: the sum over the line of each token but for its
+    group. Lines and groups are numbered once, which takes longer than the sums."""
+    slot_of_line_N, rests = number_runs(lines_BT.flatten()), []
     if groups_BT is not None:
         parts_BT = torch.where(groups_BT >= 0, _parts_of_groups(groups_BT, lines_BT), -1)
-        own_BT = torch.where(groups_BT >= 0, _sums(values_BT, parts_BT), values_BT)
-    return torch.where(lines_BT >= 0, _sums(values_BT, lines_BT) - own_BT, 0.0)
+        slot_of_part_N = number_runs(parts_BT.flatten())
+    for values_BT in columns:
+        values_BT = values_BT.double()
+        own_BT = values_BT  # the token's unit, which must not decide about itself
+        if groups_BT is not None:
+            own_BT = torch.where(groups_BT >= 0, _sums(values_BT, slot_of_part_N), values_BT)
+        rests.append(torch.where(lines_BT >= 0, _sums(values_BT, slot_of_line_N) - own_BT, 0.0))
+    return rests
 
 
 def _parts_of_groups(groups_BT: Tensor, lines_BT: Tensor) -> Tensor:
@@ -186,15 +207,14 @@ def _parts_of_groups(groups_BT: Tensor, lines_BT: Tensor) -> Tensor:
     return torch.where(begins_BT, place_BT, 0).cummax(1).values
 
 
-def _sums(values_BT: Tensor, numbers_BT: Tensor) -> Tensor:
-    """(B, T): the sum of the values of all tokens of a run with the same number, in which tokens of
-    -1 may stand; 0 for a token of -1."""
-    slot_N = number_runs(numbers_BT.flatten())
+def _sums(values_BT: Tensor, slot_N: Tensor) -> Tensor:
+    """(B, T): the sum of the values of all tokens with the same number (`number_runs`), in whose
+    run tokens of 0 may stand; 0 for a token of 0."""
     # Slot 0 is that of all tokens without a number, whose sum is to be 0.
     counted_N = torch.where(slot_N > 0, values_BT.flatten(), 0.0)
     # There are at most N runs, so that the host need not wait to know how many.
     sums = values_BT.new_zeros(len(slot_N) + 1).index_add_(0, slot_N, counted_N)
-    return sums[slot_N].view(numbers_BT.shape)
+    return sums[slot_N].view(values_BT.shape)
 
 
 def number_runs(numbers_N: Tensor) -> Tensor:
@@ -223,28 +243,22 @@ class UnitFacts(NamedTuple):
     `window_max_loss`."""
 
 
-def unit_facts(
-    student_nll_BT: Tensor,
-    labels_BT: Tensor,
-    teacher_loss_BT: Tensor,
-    units: Units | None,
-    groups_BT: Tensor | None,
-    guidance: GuidanceConfig,
-) -> UnitFacts:
+def unit_facts(student_nll_BT: Tensor, batch: GuidedBatch, guidance: GuidanceConfig) -> UnitFacts:
     """Computes what a rule looks at, with each row as a scope.
 
     Args:
         student_nll_BT: nats.
-        units, groups_BT: None where the rule does not look at them.
+        batch: one with the columns of lines, on the same device, if the rule looks at them.
         guidance: the rule of a method that ranks tokens.
     """
-    competing_BT, _ = roles(teacher_loss_BT, labels_BT, guidance)
+    competing_BT, _ = roles(batch.teacher_loss, batch.labels_BT, guidance)
+    groups_BT = batch.groups if batch.line_groups is None else batch.line_groups
     excess_BT = loss_BT = None
     if guidance.unit == "group" and groups_BT is not None:
-        excess_BT = excess_loss(group_means(student_nll_BT, groups_BT), teacher_loss_BT)
+        excess_BT = excess_loss(group_means(student_nll_BT, groups_BT), batch.teacher_loss)
         excess_BT = excess_BT.masked_fill(~competing_BT, torch.nan)
-    if units is not None:
-        loss_BT = teacher_loss_of_neighbours(teacher_loss_BT, labels_BT, units, guidance)
+    if batch.line is not None:
+        loss_BT = teacher_loss_of_neighbours(batch, guidance)
         loss_BT = loss_BT.masked_fill(~competing_BT, torch.nan)
     return UnitFacts(excess_BT, loss_BT)
 

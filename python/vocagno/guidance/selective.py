@@ -17,9 +17,9 @@ from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
+from vocagno.guidance.batch import GuidedBatch, check_guidance
 from vocagno.guidance.loss import TokenMetrics
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.tensors import GuidanceTensors, StudentSide, check_guidance
 from vocagno.models.head import Head, LanguageHead
 from vocagno.models.losses import IGNORED
 from vocagno.models.own_head import GivenLogits
@@ -29,7 +29,7 @@ def selective_cross_entropy(
     hidden_BTH: Tensor,
     head: Head | Tensor | None,
     labels_BT: Tensor,
-    teacher: Tensor | GuidanceTensors,
+    teacher: Tensor | GuidedBatch,
     guidance: GuidanceConfig,
     *,
     num_kept: int | None = None,
@@ -68,7 +68,7 @@ def selective_cross_entropy(
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction: expected 'sum' or 'mean', got {reduction!r}")
     head = GivenLogits.of(hidden_BTH) if head is None else _as_head(head)
-    batch = _as_tensors(teacher)
+    batch = replace(_as_batch(teacher), labels=labels_BT)
     if num_kept is not None:
         batch = replace(batch, num_kept=num_kept)
     _check_shapes(hidden_BTH, head, labels_BT, batch.teacher_loss)
@@ -77,7 +77,7 @@ def selective_cross_entropy(
     # Columns of another rule would train without an error, on other tokens than are meant.
     if batch.guidance is not None:
         check_guidance(batch.guidance, guidance, "teacher")
-    total, metrics = method.cross_entropy(StudentSide(hidden_BTH, head, labels_BT), batch)
+    total, metrics = method.cross_entropy(hidden_BTH, head, batch)
     if reduction == "mean":
         # Of this batch only: a loop with several micro-batches divides sums by the step's count.
         is_predicted_BT, is_kept_BT = labels_BT != IGNORED, metrics.weights_BT > 0
@@ -88,7 +88,7 @@ def selective_cross_entropy(
 
 def token_weights(
     student_nll_BT: Tensor,
-    teacher: Tensor | GuidanceTensors,
+    teacher: Tensor | GuidedBatch,
     labels_BT: Tensor,
     guidance: GuidanceConfig,
 ) -> Tensor:
@@ -107,7 +107,7 @@ def token_weights(
     """
     if guidance.needs_candidates:
         raise ConfigError("guidance.method: distill is no weight; use selective_cross_entropy")
-    batch = _as_tensors(teacher)
+    batch = replace(_as_batch(teacher), labels=labels_BT)
     batch.check(labels_BT, guidance)
     return method_of(guidance).choose(student_nll_BT, labels_BT, batch).weights_BT
 
@@ -121,11 +121,14 @@ def count_kept(teacher_loss_BT: Tensor, labels_BT: Tensor, guidance: GuidanceCon
     method = method_of(guidance)
     if not method.knows_kept:
         raise ValueError("how many tokens are kept is known only after the forward pass")
-    return method.most_kept(*method.roles(teacher_loss_BT, labels_BT), {})
+    return method.most_kept(
+        *method.roles(teacher_loss_BT, labels_BT),
+        GuidedBatch(teacher_loss=teacher_loss_BT, labels=labels_BT),
+    )
 
 
-def _as_tensors(teacher: Tensor | GuidanceTensors) -> GuidanceTensors:
-    return GuidanceTensors(teacher_loss=teacher) if isinstance(teacher, Tensor) else teacher
+def _as_batch(teacher: Tensor | GuidedBatch) -> GuidedBatch:
+    return GuidedBatch(teacher_loss=teacher) if isinstance(teacher, Tensor) else teacher
 
 
 def _as_head(head: Any) -> Head:

@@ -4,23 +4,21 @@ B: texts, T: predicted tokens of the longest, N and M: tokens of the student and
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from vocagno.alignment.arrays import as_floats
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import document_rows, join_documents
 from vocagno.errors import ConfigError
+from vocagno.guidance.batch import GuidedBatch
 from vocagno.guidance.batches import Collator, line_ends
 from vocagno.guidance.bucket_targets import BucketTargets, check_targets
 from vocagno.guidance.methods import method_of_other_loops
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.guidance.tensors import GuidanceTensors, TokenCounts
 from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.scores import DocumentScores
 from vocagno.tokens.id_texts import TokenizedTexts
@@ -34,24 +32,6 @@ something."""
 LEAST_COMPARED = 0.05
 """The least share of tokens that can be compared. Buckets of the right pair of tokenizers give 60 %
 or more, those of another pair 1 %."""
-
-
-class GuidedBatch(NamedTuple):
-    """The arguments of `selective_cross_entropy`, on the CPU until `to` moves them, and counts."""
-
-    input_ids_BT: Tensor
-    """int64, 0 at padding."""
-    labels_BT: Tensor
-    """int64: the id that follows each input; -100 where nothing is learnt."""
-    teacher: GuidanceTensors
-    """The teacher's loss on each label, and the other columns that the guidance needs."""
-    counts: TokenCounts
-    """The counts that `check_coverage` takes, added up over batches."""
-
-    def to(self, device: torch.device | str) -> "GuidedBatch":
-        """Copies the batch to a device; the counts stay on the host."""
-        ids_BT, labels_BT = (ids.to(device, non_blocking=True) for ids in self[:2])
-        return GuidedBatch(ids_BT, labels_BT, self.teacher.to(torch.device(device)), self.counts)
 
 
 def guided_batch(
@@ -122,7 +102,7 @@ def guided_batch(
     ends = line_ends(student, guidance)
     collator = Collator(ScoresInOrder(scores), guidance, data, ends, targets)
     batch = collator(rows)
-    tensors, counts = batch.tensors, batch.counts
+    counts = batch.counts
     # Spans of any two texts can be aligned: other texts show only by tokens that share none.
     if counts.mapped < guidance.min_coverage * counts.with_text:
         raise ValueError(
@@ -131,19 +111,19 @@ def guided_batch(
             f"{guidance.min_coverage}): are these the same texts in the same order?"
         )
     if targets is not None:
-        compared = int((tensors["candidates"] >= 0).any(-1).sum())
+        assert batch.candidates is not None
+        compared = int((batch.candidates >= 0).any(-1).sum())
         if counts.with_text >= _ENOUGH and compared < LEAST_COMPARED * counts.with_text:
             raise ConfigError(
                 f"targets: only {compared} of {counts.with_text} tokens can be compared: their "
                 "buckets are of another teacher tokenizer than `other` and `candidates`"
             )
-    teacher = GuidanceTensors.of(
-        batch.inputs(),
+    return replace(
+        batch,
         num_kept=counts.kept if method.knows_kept else None,
         guidance=guidance,
         buckets=None if targets is None else targets.table,
     )
-    return GuidedBatch(tensors["input_ids"], tensors["labels"], teacher, counts)
 
 
 def _check_losses(

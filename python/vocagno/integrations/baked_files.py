@@ -81,7 +81,7 @@ class BakedLosses:
     def candidates(self) -> NDArray[np.int32]:
         """(num_tokens, K) the buckets of the teacher's candidates for each token; -1 for none.
 
-        They are the values of `GuidanceTensors.candidates`.
+        They are the values of `GuidedBatch.candidates`.
 
         Raises: TokenFileError if no candidates were baked.
         """
@@ -97,7 +97,7 @@ class BakedLosses:
 
     @property
     def bucket_key(self) -> str:
-        """The `BucketTable.key` of the buckets, for `GuidanceTensors`.
+        """The `BucketTable.key` of the buckets, for `GuidedBatch`.
 
         Raises: TokenFileError if no candidates were baked.
         """
@@ -105,7 +105,7 @@ class BakedLosses:
         return str(self.manifest["buckets"]["key"])
 
     def buckets(self) -> "BucketTable":
-        """The table of the student's ids in each bucket, for `GuidanceTensors`; needs torch.
+        """The table of the student's ids in each bucket, for `GuidedBatch`; needs torch.
 
         Raises: TokenFileError if no candidates were baked, and for a damaged file.
         """

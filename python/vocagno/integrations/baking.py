@@ -28,12 +28,13 @@ from vocagno.data.store.format import MAX_REFUSED, REFUSED, RefusalLimit, write_
 from vocagno.data.store.shards import StoreError
 from vocagno.data.store.state import Claim, first_difference
 from vocagno.errors import GuidanceError, require
+from vocagno.guidance.batch import GuidedBatch
 from vocagno.guidance.batches import line_numbers
 from vocagno.guidance.bucket_targets import BucketTargets, check_targets
 from vocagno.guidance.mappings import ComparedTokens, DocumentPairs
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder, read_pieces, stored_targets
-from vocagno.guidance.rules import Units, known_weights
+from vocagno.guidance.rules import weights_of_lines
 from vocagno.guidance.text_batches import LEAST_COMPARED
 from vocagno.integrations.baked_files import (
     CANDIDATE_MASS,
@@ -145,7 +146,7 @@ class Baker:
             document_scores[number] = DocumentScores.none(reason)
         scores = ScoresInOrder(document_scores)
         rows = [_as_row(tokens)]
-        pieces, documents, _ = read_pieces(rows, scores)
+        pieces = read_pieces(rows, scores)
         method = method_of(self._losses)
         overlapping_tokens = method.overlapping_tokens(pieces)
         compared = method.compare(pieces, overlapping_tokens, None)
@@ -161,9 +162,7 @@ class Baker:
                 compared = method_of(self._rule).compare(pieces, overlapping_tokens, None)
             streams[WEIGHTS] = self._weights(tokens, compared)
         if self._targets is not None:
-            over = stored_targets(
-                rows, pieces, documents, scores, self._targets, needs_entropy=False
-            )
+            over = stored_targets(rows, pieces, scores, self._targets, needs_entropy=False)
             streams[CANDIDATES] = over.bucket_nS[:-1].numpy()
             streams[CANDIDATE_MASS] = over.mass_nS[:-1].numpy().astype(np.float16)
             counts["with_candidates"] = int((streams[CANDIDATES] >= 0).any(1).sum())
@@ -177,15 +176,19 @@ class Baker:
         piece = np.repeat(np.arange(len(tokens)), np.diff(tokens.cu_seqlens))
         lines = line_numbers(tokens.ids[None].astype(np.int64), piece[None], self._line_ends)
         assert by_group.groups is not None  # all such rules have groups
-        units = Units(
-            lines_BT=torch.from_numpy(lines),
-            bytes_BT=torch.from_numpy(tokens.spans[None, :, 1] - tokens.spans[None, :, 0]),
-            groups_BT=torch.from_numpy(by_group.groups[None, :n]),
-            group_loss_BT=torch.from_numpy(by_group.teacher_loss[None, :n]),
+        values = {
+            "teacher_loss": compared.teacher_loss[:n],
+            "line_bytes": tokens.spans[:, 1] - tokens.spans[:, 0],
+            "line_groups": by_group.groups[:n],
+            "group_loss": by_group.teacher_loss[:n],
+        }
+        batch = GuidedBatch.of_tokens(
+            values,
+            torch.arange(n)[None],
+            labels=torch.zeros(1, n, dtype=torch.int64),
+            line=torch.from_numpy(lines),
         )
-        losses_BT = torch.from_numpy(compared.teacher_loss[None, :n])
-        labels_BT = torch.zeros(1, n, dtype=torch.int64)
-        weights_BT = known_weights(losses_BT, labels_BT, units, self._rule)
+        weights_BT = weights_of_lines(batch, self._rule)
         return (weights_BT[0] * _FULL).round().to(torch.uint8).numpy()
 
     def _counts(

@@ -35,13 +35,12 @@ from vocagno.data.rows import Row, document_rows, join_documents
 from vocagno.data.sources import Document, document_of
 from vocagno.data.store.format import MAX_REFUSED, RefusalLimit
 from vocagno.errors import GuidanceError, InputError
+from vocagno.guidance.batch import OF_TOKENS, TokenCounts, check_coverage, made_for
 from vocagno.guidance.batches import Collator, line_ends
 from vocagno.guidance.bucket_targets import BucketTargets, check_targets
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.guidance.tensors import PADDING, TokenCounts, check_coverage, made_for
 from vocagno.integrations.conversations import Conversation, conversation, learnt_tokens
-from vocagno.models.losses import IGNORED
 from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.scores import NOT_SCORED, DocumentScores, ScoresOfTexts, ScoreStore
 from vocagno.teacher.scoring import Teacher
@@ -51,8 +50,6 @@ from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 Examples = Mapping[str, Sequence[Any]]
 """The columns of some examples, from `datasets.map(batched=True)`."""
 
-OF_TOKENS: dict[str, float] = {"input_ids": 0, "labels": IGNORED, **PADDING}
-"""The columns with a value for each token, and the value that stands for none."""
 OF_EXAMPLES = ("teacher_sums", "token_counts", "made_for")
 """The columns with one value for each example."""
 
@@ -164,7 +161,7 @@ class TeacherLossColumns:
     shifted, -100 where nothing is learnt. `teacher_loss` is the loss that each token is compared
     with, float32, nats; NaN where the teacher has none. The guidance may need more of a token:
     `weight`, `groups`, `chunks`, `candidates`, `candidate_mass` and `candidate_entropy` (a list
-    each); and of an example: `teacher_sums` (described at `GuidanceTensors`). Two columns are for
+    each); and of an example: `teacher_sums` (described at `GuidedBatch`). Two columns are for
     checks: `made_for` names what the values depend on; `token_counts`, (14,) int32, has the fields
     of `TokenCounts`.
     """
@@ -231,11 +228,12 @@ class TeacherLossColumns:
             return columns
         batch = collator(rows)
         columns["made_for"] = [self._made_for] * len(rows)
+        assert batch.row_counts is not None
         columns["token_counts"] = list(batch.row_counts.astype(np.int32))
-        for name, values_BT in batch.tensors.items():
-            if name == "teacher_sums":
-                columns[name] = list(values_BT.numpy())
-            elif name in OF_TOKENS and name != "input_ids":
+        if batch.teacher_sums is not None:
+            columns["teacher_sums"] = list(batch.teacher_sums.numpy())
+        for name, values_BT in batch.inputs().items():
+            if name in OF_TOKENS and name != "input_ids":
                 columns[name] = [
                     _unshift(values_T.numpy(), len(row.ids), name)
                     for values_T, row in zip(values_BT, rows, strict=True)

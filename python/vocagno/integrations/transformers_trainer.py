@@ -4,6 +4,7 @@ import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property
 from types import MethodType
 from typing import Any
@@ -19,20 +20,23 @@ from vocagno.config.guidance import GuidanceConfig, as_naive
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import Row
 from vocagno.errors import ConfigError, InputError
-from vocagno.guidance.batches import Collator
-from vocagno.guidance.bucket_targets import BucketTargets, check_targets
-from vocagno.guidance.mappings import safe_cuts_of
-from vocagno.guidance.methods import method_of, method_of_other_loops
-from vocagno.guidance.methods.base import Method, StudentOutput
-from vocagno.guidance.tensors import (
+from vocagno.guidance.batch import (
+    OF_TOKENS,
     BatchFacts,
-    LossSums,
+    GuidedBatch,
     TokenCounts,
     check_columns,
     check_coverage,
     check_guidance,
+    needed_columns,
 )
-from vocagno.integrations.columns import OF_EXAMPLES, OF_TOKENS, padded
+from vocagno.guidance.batches import Collator
+from vocagno.guidance.bucket_targets import BucketTargets, check_targets
+from vocagno.guidance.loss import LossSums
+from vocagno.guidance.mappings import safe_cuts_of
+from vocagno.guidance.methods import method_of, method_of_other_loops
+from vocagno.guidance.methods.base import Method, StudentOutput
+from vocagno.integrations.columns import OF_EXAMPLES, padded
 from vocagno.models.head import without_wrapper
 from vocagno.models.losses import IGNORED, causal_shift
 from vocagno.teacher.scores import MatchedScores
@@ -138,24 +142,25 @@ class DataCollatorWithTeacherLoss:
         if "teacher_sums" in examples[0]:
             sums = np.array([example["teacher_sums"] for example in examples])
             tensors["teacher_sums"] = torch.from_numpy(sums)
-        competing, included = self._method.roles(tensors["teacher_loss"], tensors["labels"])
-        num_kept = self._method.most_kept(competing, included, tensors)
-        if (ends := safe_cuts_of(tensors, self._guidance)) is not None:
-            tensors["chunk_ends"] = ends
-        if self._table is not None and "candidates" in tensors:
-            tensors["members_before"] = self._table.before(tensors["candidates"])
-            tensors["bucket_key"] = self._table.key
+        batch = GuidedBatch(**tensors)
+        labels_BT = batch.labels_BT
+        competing, included = self._method.roles(batch.teacher_loss, labels_BT)
+        num_kept = self._method.most_kept(competing, included, batch)
+        batch = replace(batch, chunk_ends=safe_cuts_of(batch.groups, self._guidance))
+        if self._table is not None and batch.candidates is not None:
+            before = self._table.before(batch.candidates)
+            batch = replace(batch, members_before=before, bucket_key=self._table.key)
         total = nothing = np.zeros(len(TokenCounts._fields), np.int64)
         for example in examples:
             total = total + np.asarray(example.get("token_counts", nothing))
         counts = TokenCounts(*total.tolist())._replace(
-            predicted=int((tensors["labels"] != IGNORED).sum()),
+            predicted=int((labels_BT != IGNORED).sum()),
             kept=num_kept,
             competing=int(competing.sum()),
             included=int(included.sum()),
         )
         facts = BatchFacts(self._guidance, counts, *students)
-        return tensors | {"num_kept": num_kept, "facts": facts}
+        return batch.inputs() | {"num_kept": num_kept, "facts": facts}
 
 
 class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
@@ -365,17 +370,8 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
 
 def _columns_for(guidance: GuidanceConfig) -> list[str]:
     """The columns that examples must have for a guidance, in alphabetical order."""
-    is_needed = {
-        "groups": guidance.needs_groups,
-        "weight": guidance.window_max_loss is not None,
-        "candidates": guidance.needs_candidates,
-        "candidate_mass": guidance.needs_candidates,
-        "candidate_entropy": guidance.needs_entropy,
-        "teacher_sums": guidance.unmapped == "mean",
-        "token_counts": True,
-        "made_for": True,
-    }
-    needed = [name for name, needs in is_needed.items() if needs and guidance.needs_teacher]
+    of_examples = [*needed_columns(guidance), "token_counts", "made_for"]
+    needed = of_examples if guidance.needs_teacher else []
     return sorted(["input_ids", "labels", "teacher_loss", *needed])
 
 

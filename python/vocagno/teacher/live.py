@@ -201,7 +201,7 @@ class TextTeacher(LiveTeacher):
     ) -> dict[str, Any]:
         assert text is not None
         if self.guidance.needs_distributions:
-            return {"teacher": self.distributions(text, passes, num_passes)}
+            return {"teacher_states": self.distributions(text, passes, num_passes)}
         if self.guidance.needs_candidates:
             nll_M, ids_MK, codes_MK, entropy_M = self.token_candidates(text, passes, num_passes)
             candidates = {
@@ -297,7 +297,7 @@ class TextTeacher(LiveTeacher):
         return found
 
     def _group_loss(self, nll_M: Tensor, text: LiveText) -> Tensor:
-        """(B, T): as `Units.group_loss_BT`."""
+        """(B, T) the column `GuidedBatch.group_loss`."""
         sums_N = segment_reduce(nll_M, self._here(text.group_mapping_N2), "sum")
         return self._placed(sums_N / self._here(text.sizes_N), text)
 
@@ -376,7 +376,7 @@ class RowTeacher(LiveTeacher):
         if self.guidance.needs_distributions:
             is_finite_BT = states_BTH.isfinite().all(-1).to(self.device)
             self.note_unscored(is_asked_BT & ~is_finite_BT)
-            return {"teacher": TeacherStates(states_NH, head, partner_BT, self._num_ids)}
+            return {"teacher_states": TeacherStates(states_NH, head, partner_BT, self._num_ids)}
         nll_N = chunked_nll(states_NH, head, labels_BT.clamp_min(0).flatten())
         nll_BT = nll_N.view(labels_BT.shape).to(self.device)
         self.note_unscored(is_asked_BT & ~nll_BT.isfinite())

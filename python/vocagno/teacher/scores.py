@@ -214,12 +214,15 @@ class ScoreStore(ShardedStore["ScoreShard"]):
         Args: candidates: gives them, too, which costs decoding.
         Raises: StoreError for a damaged document, or if the store has no candidates.
         """
-        shard, row = self.locate(index)
+        return self._whole(*self.locate(index), candidates=candidates)
+
+    def _whole(self, shard: "ScoreShard", row: int, *, candidates: bool) -> DocumentScores:
+        """The scores of a document whose place in the store is known."""
         if row in shard.refused:
             return REFUSED_BY_TEACHER
-        nll, coded = self._row(index)
-        found = self._candidates(index, slice(0, len(nll))) if candidates else None
-        return DocumentScores(decode_spans(coded), nll, candidates=found)
+        nll = self._losses(shard, row)
+        stored = self._candidates(shard, row, slice(0, len(nll))) if candidates else None
+        return DocumentScores(decode_spans(shard.coded(row)), nll, candidates=stored)
 
     def piece(
         self, index: int, first_byte: int, end_byte: int, *, candidates: bool = False
@@ -227,9 +230,10 @@ class ScoreStore(ShardedStore["ScoreShard"]):
         """The scores of the tokens that share text with `[first_byte, end_byte)` of a document, and
         of the next one. For a long document the cost is the same once its edges are cached. Args
         and errors as `document`."""
-        nll = self._row(index)[0]
+        shard, row = self.locate(index)
+        nll = self._losses(shard, row)
         if len(nll) <= _WHOLE:
-            return self.document(index, candidates=candidates)
+            return self._whole(shard, row, candidates=candidates)
         starts, ends, empty = self._edges(index)
         first = int(np.searchsorted(ends, first_byte, side="right"))
         behind = int(np.searchsorted(starts, end_byte, side="left"))
@@ -237,38 +241,39 @@ class ScoreStore(ShardedStore["ScoreShard"]):
         rows = slice(first, max(first, behind + 1))
         spans = np.stack([np.where(empty[rows], ends[rows], starts[rows]), ends[rows]], axis=1)
         rows = slice(first, first + len(spans))
-        found = self._candidates(index, rows) if candidates else None
+        found = self._candidates(shard, row, rows) if candidates else None
         return DocumentScores(spans, nll[rows], first, candidates=found)
 
-    def _candidates(self, index: int, rows: slice) -> Candidates:
+    def _candidates(self, shard: "ScoreShard", row: int, rows: slice) -> Candidates:
         """Those of some tokens of a verified document."""
         if not self.candidates:
             raise StoreError(
                 f"{self.folder}: has no candidates; `vocagno score --candidates` into another "
                 "folder makes them"
             )
-        shard, row = self.locate(index)
         data, sizes = shard.frames(row)
         decoded = candidates_in(data, sizes, len(shard.nll[row]), self.candidates, rows)
         return replace(decoded, is_sampled=self.is_sampled)
 
-    def _row(self, index: int) -> tuple[NDArray[np.float16], CodedSpans]:
-        """Losses and coded spans as stored; verified when they are first read."""
-        shard, row = self.locate(index)
+    def _losses(self, shard: "ScoreShard", row: int) -> NDArray[np.float16]:
+        """The losses of a document as stored. With its spans, they are verified when they are first
+        read."""
         if not shard.is_whole_once_read(row):
             raise StoreError(
                 f"{shard.path}: document {row} of this shard is damaged (its checksum differs);"
                 f" `vocagno scores verify {self.folder} --discard` removes damaged shards, and"
                 " `vocagno score` makes them again"
             )
-        return shard.nll[row], shard.coded(row)
+        return shard.nll[row]
 
     def _find_edges(
         self, index: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
         """Starts and ends of a long document's tokens, and which tokens are empty. An empty token
         covers nothing and gets the edges of the token before it, so both never decrease."""
-        spans = decode_spans(self._row(index)[1])
+        shard, row = self.locate(index)
+        self._losses(shard, row)
+        spans = decode_spans(shard.coded(row))
         empty = spans[:, 0] >= spans[:, 1]
         starts, ends = np.maximum.accumulate(np.where(empty[:, None], 0, spans), axis=0).T
         return np.ascontiguousarray(starts), np.ascontiguousarray(ends), empty

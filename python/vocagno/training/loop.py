@@ -16,11 +16,11 @@ from vocagno.config.options import Config, TrainConfig, row_counts
 from vocagno.data.rows import RowStore
 from vocagno.data.store.format import RefusalLimit
 from vocagno.errors import ConfigError
-from vocagno.guidance.batches import Batch, Collator, ahead, line_ends, loader
+from vocagno.guidance.batch import GuidedBatch, check_coverage
+from vocagno.guidance.batches import Collator, ahead, line_ends, loader
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
 from vocagno.guidance.pieces import SameRows, Scores
-from vocagno.guidance.tensors import check_coverage
 from vocagno.models.batching import check_isolation
 from vocagno.models.loading import (
     checkpoint_activations,
@@ -59,7 +59,6 @@ from vocagno.training.sample_pages import Sampler, write_page
 from vocagno.training.sampler import MicroBatches, MixedOrder
 from vocagno.training.step import (
     GuidedStudent,
-    MicroBatch,
     Stepper,
     build_optimizer,
     learning_rate,
@@ -235,7 +234,7 @@ class Training:
             order, train, first_step, accelerator.process_index, accelerator.num_processes
         )
 
-    def _micro_batches(self, batches: MicroBatches) -> Iterator[MicroBatch]:
+    def _micro_batches(self, batches: MicroBatches) -> Iterator[GuidedBatch]:
         """Collates the micro-batches of all remaining steps, one step ahead of the device."""
         num_workers = self.config.data.num_workers
         collated = loader(self.inputs.rows, batches, self.collator, num_workers)
@@ -267,18 +266,18 @@ class Training:
         ends = line_ends(inputs.tokenizer.spans, config.guidance)
         return Collator(scores, config.guidance, config.data, ends, inputs.targets)
 
-    def _plan(self, batch: Batch, samples: range) -> MicroBatch:
+    def _plan(self, batch: GuidedBatch, samples: range) -> GuidedBatch:
         """Prepares a micro-batch on the host, ahead of its step.
 
         Args: samples: the numbers of its samples in the run, from which methods draw at random.
         """
-        sample_tensors = self.method.for_samples(self.train.seed, samples)
+        sample_tensors: dict[str, Any] = self.method.for_samples(self.train.seed, samples)
         if self.accelerator.device.type == "cuda":
             sample_tensors = {name: tensor.pin_memory() for name, tensor in sample_tensors.items()}
-        batch = replace(batch, tensors=batch.tensors | sample_tensors)
-        return MicroBatch(batch, [] if self.live is None else self.live.plan(batch.live, samples))
+        passes = [] if self.live is None else self.live.plan(batch.live_text, samples)
+        return replace(batch, passes=passes, **sample_tensors)
 
-    def _step(self, step: int, micro_batches: Iterator[MicroBatch], window: Window) -> bool:
+    def _step(self, step: int, micro_batches: Iterator[GuidedBatch], window: Window) -> bool:
         """Takes the next micro-batches and one optimizer step with them.
 
         Returns: True if any process got a signal to stop.

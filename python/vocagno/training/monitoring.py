@@ -16,8 +16,9 @@ from torch import Tensor
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import MixedRows
 from vocagno.errors import ConfigError, GuidanceError
+from vocagno.guidance.batch import REASONS, TokenCounts
+from vocagno.guidance.loss import LossSums
 from vocagno.guidance.methods.base import Method
-from vocagno.guidance.tensors import REASONS, LossSums, TokenCounts
 from vocagno.system.collectives import HostSum
 from vocagno.training.run_log import Entry
 from vocagno.training.sampler import MicroBatches

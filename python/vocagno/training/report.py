@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vocagno.config.options import Config
-from vocagno.guidance.tensors import REASONS
+from vocagno.guidance.batch import REASONS
 from vocagno.system.files import appearing, write_json
 from vocagno.training.configuration import kept_config
 from vocagno.training.monitoring import Warnings, described

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vocagno.alignment.mapping import Reason, align
 from vocagno.config.guidance import GuidanceConfig
@@ -17,12 +16,14 @@ from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import Corpus
 from vocagno.data.rows import Row, cut_rows, join_documents
 from vocagno.errors import InputError, require
-from vocagno.guidance.batches import Collator, line_ends
+from vocagno.guidance.batch import GuidedBatch
+from vocagno.guidance.batches import Collator, line_ends, with_live_losses
+from vocagno.guidance.loss import LossSums
+from vocagno.guidance.mappings import DocumentPairs
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import StudentOutput
-from vocagno.guidance.pieces import ScoresInOrder, TeacherView
-from vocagno.guidance.rules import UnitFacts, Units, unit_facts
-from vocagno.guidance.tensors import LossSums
+from vocagno.guidance.pieces import ScoresInOrder
+from vocagno.guidance.rules import UnitFacts, unit_facts
 from vocagno.models.loading import (
     check_own_tokenizer,
     check_positions,
@@ -124,62 +125,53 @@ class Sampler:
 
     def _passage(self, sample: Sample, student: Any, device: torch.device) -> Passage:
         """Makes the passage of one document: aligns it, and runs teacher and student on it."""
-        row, view = sample.row, self.collator.aligned([sample.row])
-        batch = self.collator([row])
-        tensors, live_losses = batch.to(device), dict[str, Any]()
-        teacher_nll = view.teacher_nll
-        if isinstance(self.live, TextTeacher) and batch.live is not None:
-            nll_M = self.live.token_losses(batch.live, self.live.plan(batch.live))
-            live_losses = self.live.found(nll_M, batch.live)
+        row = sample.row
+        pairs, compared = self.collator.aligned([row])
+        batch, live_losses = self.collator([row]).to(device), dict[str, Any]()
+        teacher_nll, text = pairs.teacher_nll, batch.live_text
+        if isinstance(self.live, TextTeacher) and text is not None:
+            nll_M = self.live.token_losses(text, self.live.plan(text))
+            live_losses = self.live.found(nll_M, text)
             teacher_nll = nll_M.cpu().numpy()
         elif self.live is not None:  # it reads the row: a loss of each token but the first
-            live_losses = self.live.guide(None, tensors, [])
+            live_losses = self.live.guide(None, batch.inputs(), [])
             predicted = live_losses["teacher_loss"][0, : len(row.ids) - 1].cpu().numpy()
             teacher_nll = np.concatenate([[np.float32(np.nan)], predicted])
         # Groups without all losses are unmapped, but both sides are shown.
-        shared = view.mapping if view.groups is None else align(row.spans, view.teacher_spans)
+        shared = compared.mapping
+        if compared.groups is not None:
+            shared = align(row.spans, pairs.teacher)
         shown = _mapped_rows(shared)
-        end = max(
-            int(spans[:, 1].max(initial=0)) for spans in (row.spans, view.teacher_spans[shown])
-        )
+        end = max(int(spans[:, 1].max(initial=0)) for spans in (row.spans, pairs.teacher[shown]))
         data = sample.text.encode()
         # A token may end inside a character: continue with the first byte that continues none.
         while end < len(data) and data[end] & 0xC0 == 0x80:
             end += 1
-        units = batch.units_on(device, live_losses.get("group_loss"))
+        # What a rule looked at is shown, so the columns of the host are needed on the device, too.
+        batch = batch.each(lambda values: values.to(device), "host")
         if live_losses:  # otherwise the collator made the weight
-            tensors = batch.with_live_losses(tensors, live_losses, self.collator.method)
-        output = student(**tensors)
+            batch = with_live_losses(batch, live_losses, self.collator.method)
+        output = student(**batch.inputs())
         sums = LossSums.of(output.sums.cpu())  # of one row, which is one scope
         passage = Passage(
             title=sample.title,
             text=data[:end].decode(),
-            student=self._student_tokens(row, tensors, units, batch.tensors["reasons"], output),
-            teacher=self._teacher_tokens(sample, view, teacher_nll, shown),
+            student=self._student_tokens(row, batch, output),
+            teacher=self._teacher_tokens(sample, pairs, teacher_nll, shown),
             mapping=[
                 (first - shown.start, stop - shown.start) if first >= 0 else (-1, -1)
-                for first, stop in view.mapping.tolist()
+                for first, stop in compared.mapping.tolist()
             ],
             threshold=sums.threshold if sums.scopes == 1 else None,
         )
         return judged(passage, self.collator.guidance)
 
     def _student_tokens(
-        self,
-        row: Row,
-        tensors: dict[str, Tensor],
-        units: Units | None,
-        reasons_BT: Tensor,
-        output: StudentOutput,
+        self, row: Row, batch: GuidedBatch, output: StudentOutput
     ) -> list[StudentToken]:
         """The student's tokens with what the loss computed for each; B is 1."""
-        losses_BT, groups_BT = tensors["teacher_loss"], tensors.get("groups")
-        if units is not None and self.collator.guidance.unit == "group":
-            groups_BT = units.groups_BT
-        facts = unit_facts(
-            output.nll_BT, tensors["labels"], losses_BT, units, groups_BT, self.collator.guidance
-        )
-        columns = output.nll_BT, losses_BT, output.weights_BT, reasons_BT, *facts
+        facts = unit_facts(output.nll_BT, batch, self.collator.guidance)
+        columns = output.nll_BT, batch.teacher_loss, output.weights_BT, batch.reasons, *facts
         count = len(row.ids) - 1
         values = []
         for first, column in zip(_UNPREDICTED, columns, strict=True):
@@ -213,20 +205,20 @@ class Sampler:
         return "partial" if is_partial else Reason(reason).name.lower()
 
     def _teacher_tokens(
-        self, sample: Sample, view: TeacherView, nll: NDArray[np.floating[Any]], shown: slice
+        self, sample: Sample, pairs: DocumentPairs, nll: NDArray[np.floating[Any]], shown: slice
     ) -> list[Token]:
-        """The teacher's tokens in the rows `shown` of the view, with their losses in nats."""
+        """The teacher's tokens in the rows `shown`, with their losses in nats."""
         if self.teacher is None:
             ids = None
-        elif view.windowed is not None:
-            ids = view.windowed.tokens.ids[shown]
+        elif pairs.windowed is not None:
+            ids = pairs.windowed.tokens.ids[shown]
         elif self.live is not None:
             ids = sample.row.ids[shown]
         else:  # the ids are not stored: the whole document is tokenized again
-            before = view.first_row
+            before = int(pairs.first_rows[0])
             ids = self.teacher.try_encode([sample.text])[0].ids
             ids = ids[before + shown.start : before + shown.stop]
-        spans, losses = view.teacher_spans[shown].tolist(), nll[shown].tolist()
+        spans, losses = pairs.teacher[shown].tolist(), nll[shown].tolist()
         tokens = []
         for place, ((start, end), loss) in enumerate(zip(spans, losses, strict=True)):
             index = None if ids is None else int(ids[place])

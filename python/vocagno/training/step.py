@@ -21,11 +21,11 @@ from torch.distributed.tensor import DTensor
 
 from vocagno.config.guidance import GuidanceConfig, as_naive
 from vocagno.config.options import OptimizerConfig, TrainConfig
-from vocagno.guidance.batches import Batch
+from vocagno.guidance.batch import GuidedBatch, TokenCounts, check_guidance
+from vocagno.guidance.batches import with_live_losses
 from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method, StudentOutput
-from vocagno.guidance.tensors import GuidanceTensors, StudentSide, TokenCounts, check_guidance
 from vocagno.models.head import (
     Head,
     base_of,
@@ -38,7 +38,6 @@ from vocagno.models.head import (
 from vocagno.models.own_head import OwnHead
 from vocagno.system.collectives import HostSum
 from vocagno.teacher.live import LiveTeacher
-from vocagno.teacher.scorer import Pass
 from vocagno.training.monitoring import StepRecord, Window
 
 _DDP = (DistributedType.MULTI_GPU, DistributedType.MULTI_CPU)
@@ -115,15 +114,6 @@ def loss_scale(num_processes: int, accumulation: int, count: int) -> float:
     return num_processes * accumulation / max(1, count)  # nothing kept: a loss of 0, not NaN
 
 
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """One micro-batch of this process: the collated rows and the plan of a live teacher."""
-
-    batch: Batch
-    passes: Sequence[Pass] = ()
-    """The forward passes of a live teacher for these rows; empty without one."""
-
-
 @dataclass(eq=False)
 class Stepper:
     """Takes the optimizer steps of one student."""
@@ -141,7 +131,7 @@ class Stepper:
     """True if the processes hold one live teacher together (`teacher.shard`)."""
 
     def step(
-        self, step: int, micro_batches: Sequence[MicroBatch], window: Window, *, stop: bool
+        self, step: int, micro_batches: Sequence[GuidedBatch], window: Window, *, stop: bool
     ) -> bool:
         """Takes one optimizer step; True if any process got a signal to stop.
 
@@ -151,7 +141,7 @@ class Stepper:
             stop: True if this process got a signal to stop.
         """
         guidance, num_processes = self.method.guidance, self.accelerator.num_processes
-        local = torch.stack([micro.batch.counts.tensor() for micro in micro_batches])
+        local = torch.stack([batch.counts.tensor() for batch in micro_batches])
         # The signal travels with the counts: all processes stop after the same step, and a step
         # needs one sum over the hosts.
         shared = self.host_sum(torch.cat([local.flatten(), torch.tensor([int(stop)])]))
@@ -164,14 +154,15 @@ class Stepper:
             group["lr"] = rate
         sums, row_sums = [], []
         passes = self._numbers_of_passes(micro_batches)
-        for micro, num_passes in zip(micro_batches, passes, strict=True):
-            tensors = micro.batch.to(self.accelerator.device)
+        for on_host, num_passes in zip(micro_batches, passes, strict=True):
+            batch = on_host.to(self.accelerator.device)
             if self.live is not None:
+                text, plan = batch.live_text, batch.passes
                 with window.teacher_time.measured():
-                    guided = self.live.guide(micro.batch.live, tensors, micro.passes, num_passes)
-                tensors = micro.batch.with_live_losses(tensors, guided, self.method)
+                    guided = self.live.guide(text, batch.inputs(), plan, num_passes)
+                batch = with_live_losses(batch, guided, self.method)
             with self.accelerator.accumulate(self.student):
-                output = self.student(**tensors, num_kept=micro.batch.counts.kept)
+                output = self.student(**batch.inputs(), num_kept=batch.counts.kept)
                 self.accelerator.backward(output.loss * scale)
             sums.append(output.sums)
             row_sums.append(output.nll_BT.sum(1))
@@ -180,12 +171,12 @@ class Stepper:
         window.records.append(StepRecord(step, counts, norm, total, row_sums))
         return bool(shared[-1] > 0)
 
-    def _numbers_of_passes(self, micro_batches: Sequence[MicroBatch]) -> list[int]:
+    def _numbers_of_passes(self, micro_batches: Sequence[GuidedBatch]) -> list[int]:
         """The number of forward passes of a live teacher for each micro-batch.
 
         The processes take a shared teacher's passes together, so the largest number counts.
         """
-        numbers = [len(micro.passes) for micro in micro_batches]
+        numbers = [len(batch.passes) for batch in micro_batches]
         if self.is_teacher_shared:
             numbers = self.host_sum.largest(torch.tensor(numbers)).tolist()
         return numbers
@@ -247,8 +238,6 @@ class GuidedForward:
         input_ids: Tensor,
         labels: Tensor,
         teacher_loss: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
         is_naive: bool = False,
         **columns: Any,
     ) -> StudentOutput:
@@ -259,23 +248,22 @@ class GuidedForward:
                 `input_ids[:, i]`.
             teacher_loss: nats; without it all tokens are kept and none is ranked.
             is_naive: True treats the batch as if `teacher_loss` were missing.
-            columns: the other fields of `GuidanceTensors`, by their names.
+            columns: other columns of `GuidedBatch`, by their names.
         Raises: ValueError for tensors of another shape; ConfigError for those of other guidance.
         """
         method = self.method
         if is_naive or teacher_loss is None:
             method = self._naive
             teacher_loss = torch.full(labels.shape, torch.nan, device=labels.device)
-        states_BTH = hidden_states(
-            model, input_ids, attention_mask=attention_mask, position_ids=position_ids
-        )
         if method.targets is not None:
             columns["buckets"] = method.targets.table
-        teacher = GuidanceTensors(teacher_loss=teacher_loss, **columns)
-        teacher.check(labels, method.guidance)
-        if teacher.guidance is not None:
-            check_guidance(teacher.guidance, method.guidance, "batch and student")
-        return method.loss(StudentSide(states_BTH, self._head(model), labels), teacher)
+        batch = GuidedBatch(labels=labels, teacher_loss=teacher_loss, **columns)
+        mask, positions = batch.attention_mask, batch.position_ids
+        states_BTH = hidden_states(model, input_ids, attention_mask=mask, position_ids=positions)
+        batch.check(labels, method.guidance)
+        if batch.guidance is not None:
+            check_guidance(batch.guidance, method.guidance, "batch and student")
+        return method.loss(states_BTH, self._head(model), batch)
 
     def _head(self, model: Any) -> Head:
         """The head with the weights that it has now: sharding replaces them."""

@@ -21,7 +21,7 @@ from vocagno.evaluation.judge import Judge
 from vocagno.evaluation.running import Graded, Task, answered, prepared, write_verdicts
 from vocagno.evaluation.summary import METRICS, by_metric
 from vocagno.guidance.batches import Collator, loader
-from vocagno.guidance.tensors import LossSums
+from vocagno.guidance.loss import LossSums
 from vocagno.system.collectives import HostSum
 from vocagno.training.sampler import ValidationBatches
 
@@ -52,9 +52,9 @@ def validate(
                 len(rows), train.micro_batch, accelerator.process_index, accelerator.num_processes
             )
             for batch in loader(WithEmpty(rows), batches, collator, num_workers):
-                tensors = batch.to(accelerator.device)
-                tensors.pop("teacher_loss")  # nothing is to be ranked
-                totals[number] += LossSums(*student(**tensors).sums).nll
+                inputs = batch.to(accelerator.device).inputs()
+                del inputs["teacher_loss"]  # nothing is to be ranked
+                totals[number] += LossSums(*student(**inputs).sums).nll
                 counts[number] += batch.counts.predicted
                 sizes[number] += batch.text_bytes
     student.train()

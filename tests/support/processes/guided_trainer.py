@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
 from vocagno.guidance import DataCollatorWithTeacherLoss, GuidanceConfig, GuidedTrainer
-from vocagno.guidance.tensors import TokenCounts, made_for
+from vocagno.guidance.batch import TokenCounts, made_for
 
 guidance = GuidanceConfig(top_fraction=0.4, min_coverage=0.5)
 generator = torch.Generator().manual_seed(0)

@@ -15,10 +15,11 @@ from torch.utils.data import get_worker_info
 
 from vocagno.alignment.mapping import align, reduce
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.guidance.loss import Choice, TokenMetrics, full_cross_entropy
+from vocagno.guidance.batch import GuidedBatch, TokenCounts
+from vocagno.guidance.loss import Choice, LossSums, TokenMetrics, full_cross_entropy
 from vocagno.guidance.mappings import ComparedTokens, DocumentPairs
 from vocagno.guidance.rules import excess_loss
-from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, TokenCounts
+from vocagno.models.head import Head
 from vocagno.models.losses import IGNORED
 
 if TYPE_CHECKING:  # rows and stores need pyarrow, the loss does not
@@ -115,14 +116,12 @@ class Method(ABC):
         """True if the number of kept tokens is known before the forward pass."""
         return True
 
-    def most_kept(
-        self, competing_BT: Tensor, included_BT: Tensor, tensors: dict[str, Tensor]
-    ) -> int:
+    def most_kept(self, competing_BT: Tensor, included_BT: Tensor, batch: GuidedBatch) -> int:
         """Counts the tokens of a batch that can be kept at most.
 
         Args:
             competing_BT, included_BT: what `roles` gives.
-            tensors: the columns of the batch.
+            batch: the other columns.
         """
         return int(included_BT.sum())
 
@@ -132,7 +131,7 @@ class Method(ABC):
 
     # The loss (on the device)
 
-    def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidanceTensors) -> Choice:
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidedBatch) -> Choice:
         """Weighs each token (W(x_i) of Eq. 3, arXiv 2503.19123), given the student's loss on it in
         nats.
 
@@ -141,19 +140,20 @@ class Method(ABC):
         return Choice((labels_BT != IGNORED).float(), None)
 
     def cross_entropy(
-        self, student: StudentSide, batch: GuidanceTensors
+        self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch
     ) -> tuple[Tensor, TokenMetrics]:
         """The sum of the losses of the tokens that train, with gradients if they are enabled, and
         the metrics of each token.
 
+        Args: hidden_BTH: last hidden states; state i predicts `batch.labels[:, i]`.
         Raises: ValueError if the batch lacks something that the method needs.
         """
-        return full_cross_entropy(student, batch.num_kept)
+        return full_cross_entropy(hidden_BTH, head, batch.labels_BT, batch.num_kept)
 
-    def loss(self, student: StudentSide, batch: GuidanceTensors) -> StudentOutput:
+    def loss(self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch) -> StudentOutput:
         """The loss of a forward pass and its metrics."""
-        loss, metrics = self.cross_entropy(student, batch)
-        sums = sums_of(loss.detach(), metrics, student.labels_BT, batch.teacher_loss)
+        loss, metrics = self.cross_entropy(hidden_BTH, head, batch)
+        sums = sums_of(loss.detach(), metrics, batch.labels_BT, batch.teacher_loss)
         return StudentOutput(loss, sums.tensor(), metrics.nll_BT, metrics.weights_BT)
 
     def log(self, sums: LossSums, counts: TokenCounts) -> dict[str, Any]:

@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vocagno.guidance.batch import GuidedBatch, TokenCounts
 from vocagno.guidance.chunked_loss import Objective, chunked_loss
-from vocagno.guidance.loss import TokenMetrics
+from vocagno.guidance.loss import LossSums, TokenMetrics
 from vocagno.guidance.mappings import DocumentPairs, positional_map
 from vocagno.guidance.methods.base import Method, StudentOutput, log_of_distance
-from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, TokenCounts
 from vocagno.models.head import Head
 from vocagno.models.losses import IGNORED, TeacherStates
 
@@ -94,18 +94,18 @@ class Distillation(Method):
         return total, DistillationMetrics(nll_BT, distance_BT, has_partner_BT)
 
     def cross_entropy(
-        self, student: StudentSide, batch: GuidanceTensors
+        self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch
     ) -> tuple[Tensor, TokenMetrics]:
         """Refuses to compute: the loss has a part that is no cross-entropy."""
         raise ValueError(
             f"guidance.method: {self.guidance.method} has a loss of its own: Method.loss"
         )
 
-    def loss(self, student: StudentSide, batch: GuidanceTensors) -> StudentOutput:
-        if batch.teacher is None:
+    def loss(self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch) -> StudentOutput:
+        if batch.teacher_states is None:
             raise ValueError(f"guidance.method: {self.guidance.method} needs the teacher's states")
-        hidden_BTH, head, labels_BT = student
-        loss, metrics = self.distill(hidden_BTH, head, labels_BT, batch.teacher)
+        labels_BT = batch.labels_BT
+        loss, metrics = self.distill(hidden_BTH, head, labels_BT, batch.teacher_states)
         weights_BT = (labels_BT != IGNORED).float()
         nll = metrics.nll_BT.sum()
         sums = LossSums(

@@ -11,14 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vocagno.guidance.batch import GuidedBatch, TokenCounts
 from vocagno.guidance.bucket_loss import WITHOUT_ENTROPY, BucketCrossEntropy
 from vocagno.guidance.chunked_loss import chunked_loss
-from vocagno.guidance.loss import Choice, TokenMetrics, one_pass_cross_entropy
+from vocagno.guidance.loss import Choice, LossSums, TokenMetrics, one_pass_cross_entropy
 from vocagno.guidance.mappings import ComparedTokens, DocumentPairs, compared_groups, safe_cuts
 from vocagno.guidance.methods.base import StudentOutput, log_of_distance, sums_of
 from vocagno.guidance.methods.selection import TokenSelection
 from vocagno.guidance.rules import fixed_weights, group_means, require_value
-from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, TokenCounts
+from vocagno.models.head import Head
 from vocagno.models.losses import IGNORED
 
 
@@ -41,23 +42,17 @@ class Matching(TokenSelection):
         """Compares groups, whatever the unit of the rule of lines is."""
         return compared_groups(pairs, is_predicted)
 
-    def loss_mask(self, labels_BT: Tensor, batch: GuidanceTensors) -> Tensor:
+    def loss_mask(self, labels_BT: Tensor, batch: GuidedBatch) -> Tensor:
         """(B, T) float32: 0.0 for noise and where nothing is predicted, else 1.0."""
         if self.guidance.window is not None:
             return fixed_weights(batch, labels_BT)
         return (labels_BT != IGNORED).float()
 
-    def loss(self, student: StudentSide, batch: GuidanceTensors) -> StudentOutput:
-        loss, metrics = self.cross_entropy(student, batch)
-        return self._output(loss, metrics, student, batch)
+    def loss(self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch) -> StudentOutput:
+        return self._output(*self.cross_entropy(hidden_BTH, head, batch), batch)
 
     def _output(
-        self,
-        loss: Tensor,
-        metrics: TokenMetrics,
-        student: StudentSide,
-        batch: GuidanceTensors,
-        **other_sums: Tensor,
+        self, loss: Tensor, metrics: TokenMetrics, batch: GuidedBatch, **other_sums: Tensor
     ) -> StudentOutput:
         """The loss, with the sums that are logged.
 
@@ -68,7 +63,7 @@ class Matching(TokenSelection):
         """
         plain = (metrics.nll_BT * metrics.weights_BT).sum()
         teacher_loss_BT = batch.teacher_loss.masked_fill(metrics.weights_BT == 0, torch.nan)
-        sums = sums_of(plain, metrics, student.labels_BT, teacher_loss_BT)._replace(**other_sums)
+        sums = sums_of(plain, metrics, batch.labels_BT, teacher_loss_BT)._replace(**other_sums)
         return StudentOutput(loss, sums.tensor(), metrics.nll_BT, metrics.weights_BT)
 
 
@@ -84,7 +79,7 @@ class LikelihoodMatching(Matching):
 
     summary = "Trained on every token, and towards the teacher's likelihood of each piece of text."
 
-    def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidanceTensors) -> Choice:
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidedBatch) -> Choice:
         """Gives each token the weight 1 - l + l clip(1 - L_T / L_S, -1, 1), which may be negative;
         1 for a token without a group."""
         groups_BT = require_value(batch.groups, "method: alm needs the groups of the tokens")
@@ -93,20 +88,22 @@ class LikelihoodMatching(Matching):
         return Choice(weights_BT, nll_BT.new_full((len(nll_BT),), -torch.inf))
 
     def cross_entropy(
-        self, student: StudentSide, batch: GuidanceTensors
+        self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch
     ) -> tuple[Tensor, TokenMetrics]:
         """Computes the loss in one pass over the logits. No chunk cuts a group, because a weight
         needs the losses of the whole group."""
         groups_BT = require_value(batch.groups, "method: alm needs the groups of the tokens")
         ends = safe_cuts(groups_BT.cpu()) if batch.chunk_ends is None else batch.chunk_ends
-        kept_N = self.loss_mask(student.labels_BT, batch).flatten()
+        kept_N = self.loss_mask(batch.labels_BT, batch).flatten()
         loss_N, groups_N = batch.teacher_loss.flatten(), groups_BT.flatten()
 
         def weigh(nll_C: Tensor, place: slice) -> Tensor:
             weights_1C = self._weights(nll_C[None], loss_N[None, place], groups_N[None, place])
             return weights_1C[0] * kept_N[place]
 
-        total, metrics = one_pass_cross_entropy(student, weigh, ends, threshold=-torch.inf)
+        total, metrics = one_pass_cross_entropy(
+            hidden_BTH, head, batch.labels_BT, weigh, ends, threshold=-torch.inf
+        )
         return total, TokenMetrics(metrics.nll_BT, kept_N.view(metrics.nll_BT.shape))
 
     def _weights(self, nll_BT: Tensor, teacher_loss_BT: Tensor, groups_BT: Tensor) -> Tensor:
@@ -124,27 +121,27 @@ class Distill(Matching):
 
     summary = "Trained on every token, and towards the teacher's most likely tokens."
 
-    def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidanceTensors) -> Choice:
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidedBatch) -> Choice:
         """Keeps all tokens but noise. How much each learns from the teacher is no matter of choice:
         the loss decides it by the share and by `distill_where`."""
         kept_BT = self.loss_mask(labels_BT, batch)
         return Choice(kept_BT, nll_BT.new_full((len(nll_BT),), -torch.inf))
 
     def cross_entropy(
-        self, student: StudentSide, batch: GuidanceTensors
+        self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch
     ) -> tuple[Tensor, TokenMetrics]:
         """Computes the loss in one pass over the logits."""
-        return self._distill(student, batch)[:2]
+        return self._distill(hidden_BTH, head, batch)[:2]
 
-    def loss(self, student: StudentSide, batch: GuidanceTensors) -> StudentOutput:
-        total, metrics, (cross_entropy, pairs) = self._distill(student, batch)
-        return self._output(total, metrics, student, batch, distance=cross_entropy, pairs=pairs)
+    def loss(self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch) -> StudentOutput:
+        total, metrics, (cross_entropy, pairs) = self._distill(hidden_BTH, head, batch)
+        return self._output(total, metrics, batch, distance=cross_entropy, pairs=pairs)
 
     def _distill(
-        self, student: StudentSide, batch: GuidanceTensors
+        self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch
     ) -> tuple[Tensor, TokenMetrics, tuple[Tensor, Tensor]]:
         """The loss, its metrics, and the sum of H(P, Q) with the number of tokens that have one."""
-        labels_BT = student.labels_BT
+        labels_BT = batch.labels_BT
         need = "method: distill needs the candidates of the tokens, and their buckets"
         bucket_NS = require_value(batch.candidates, need).flatten(0, -2)
         mass_NS = require_value(batch.candidate_mass, need).flatten(0, -2)
@@ -154,7 +151,7 @@ class Distill(Matching):
                 "candidates: the batch was made with other buckets than those of the loss; give "
                 "both the same"
             )
-        if (size := student.head.vocabulary_size) < table.vocabulary_size:
+        if (size := head.vocabulary_size) < table.vocabulary_size:
             raise ValueError(
                 f"buckets: the student's tokenizer has {table.vocabulary_size:,} ids, but its head "
                 f"has {size:,}; make the buckets with the tokenizer of this model"
@@ -175,7 +172,7 @@ class Distill(Matching):
             entropy_NR=entropy_NR,
             members_before=batch.members_before,
         )
-        total, parts_N3 = chunked_loss(student.flat_hidden, student.head, objective)
+        total, parts_N3 = chunked_loss(hidden_BTH.flatten(0, -2), head, objective)
         # Parts: the mixed loss, the loss of the label, and H(P, Q).
         nll_BT = parts_N3[:, 1].view(labels_BT.shape)
         metrics = TokenMetrics(nll_BT, kept_N.view(labels_BT.shape))

@@ -9,7 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vocagno.guidance.loss import Choice, TokenMetrics, chosen_cross_entropy, one_pass_cross_entropy
+from vocagno.guidance.batch import GuidedBatch, TokenCounts
+from vocagno.guidance.chunked_loss import Weights
+from vocagno.guidance.loss import (
+    Choice,
+    LossSums,
+    TokenMetrics,
+    chosen_cross_entropy,
+    one_pass_cross_entropy,
+)
 from vocagno.guidance.mappings import (
     ComparedTokens,
     DocumentPairs,
@@ -28,7 +36,7 @@ from vocagno.guidance.ranking import (
     weights_of_chunks,
 )
 from vocagno.guidance.rules import excess_loss, fixed_weights, roles
-from vocagno.guidance.tensors import GuidanceTensors, LossSums, StudentSide, TokenCounts
+from vocagno.models.head import Head
 from vocagno.models.losses import IGNORED
 
 if TYPE_CHECKING:
@@ -46,13 +54,15 @@ class Selection(Method):
         return self.guidance.keeps_quota
 
     def cross_entropy(
-        self, student: StudentSide, batch: GuidanceTensors
+        self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch
     ) -> tuple[Tensor, TokenMetrics]:
         """Computes the losses of all tokens first, for `choose` to rank, then those of the kept
         tokens again, with gradients."""
         return chosen_cross_entropy(
-            student,
-            lambda nll_BT: self.choose(nll_BT, student.labels_BT, batch),
+            hidden_BTH,
+            head,
+            batch.labels_BT,
+            lambda nll_BT: self.choose(nll_BT, batch.labels_BT, batch),
             num_kept=batch.num_kept,
         )
 
@@ -89,36 +99,36 @@ class TokenSelection(Selection):
             return by_group
         return replace(super().compare(pairs, overlapping_tokens, is_predicted), by_group=by_group)
 
-    def most_kept(
-        self, competing_BT: Tensor, included_BT: Tensor, tensors: dict[str, Tensor]
-    ) -> int:
+    def most_kept(self, competing_BT: Tensor, included_BT: Tensor, batch: GuidedBatch) -> int:
         if self.guidance.keeps_quota:
             return int(quota_of_roles(competing_BT, included_BT, self.guidance))
         kept_BT = competing_BT | included_BT
         # A live teacher's losses, and so these weights, come only after the count.
-        if self.guidance.has_no_threshold and "weight" in tensors:
-            kept_BT = kept_BT & (tensors["weight"] > 0)
+        if self.guidance.has_no_threshold and batch.weight is not None:
+            kept_BT = kept_BT & (batch.weight > 0)
         return int(kept_BT.sum())
 
-    def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidanceTensors) -> Choice:
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidedBatch) -> Choice:
         return choose(nll_BT, labels_BT, batch, self.guidance)
 
     def cross_entropy(
-        self, student: StudentSide, batch: GuidanceTensors
+        self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch
     ) -> tuple[Tensor, TokenMetrics]:
         """Computes each logit once if the weight of a unit depends on no other unit, which is so if
         the threshold is known beforehand; else as for all rules that rank."""
         guidance = self.guidance
         if not (guidance.has_fixed_threshold and torch.is_grad_enabled()):
-            return super().cross_entropy(student, batch)
-        threshold = guidance.threshold_without_quota
+            return super().cross_entropy(hidden_BTH, head, batch)
+        labels_BT, ends = batch.labels_BT, None
+        weights: Weights
         if guidance.has_no_threshold:
-            weights_N = fixed_weights(batch, student.labels_BT).flatten()
-            return one_pass_cross_entropy(
-                student, lambda _, place: weights_N[place], threshold=threshold
-            )
-        weigh, ends = weights_of_chunks(student.labels_BT, batch, guidance)
-        return one_pass_cross_entropy(student, weigh, ends, threshold=threshold)
+            weights = fixed_weights(batch, labels_BT).flatten()
+        else:
+            weights, ends = weights_of_chunks(labels_BT, batch, guidance)
+        threshold = guidance.threshold_without_quota
+        return one_pass_cross_entropy(
+            hidden_BTH, head, labels_BT, weights, ends, threshold=threshold
+        )
 
 
 class VocAgno(TokenSelection):
@@ -169,15 +179,14 @@ class Chunk(Selection):
         numbers = [chunk_numbers(len(row.ids), self.guidance.chunks) for row in rows]
         return {"chunks": np.concatenate(numbers)}
 
-    def most_kept(
-        self, competing_BT: Tensor, included_BT: Tensor, tensors: dict[str, Tensor]
-    ) -> int:
+    def most_kept(self, competing_BT: Tensor, included_BT: Tensor, batch: GuidedBatch) -> int:
         """Counts the tokens of the largest chunks that may be chosen. Which ones will be is decided
         by the student's losses."""
         config = self.guidance
         assert config.top_fraction is not None
         kept = 0
-        columns = tensors["labels"], tensors["chunks"], tensors["teacher_loss"]
+        assert batch.chunks is not None
+        columns = batch.labels_BT, batch.chunks, batch.teacher_loss
         for labels, chunks, losses in zip(*columns, strict=True):
             valid = (labels != IGNORED) & (chunks >= 0)
             count = torch.bincount(chunks[valid], minlength=config.chunks)
@@ -205,7 +214,7 @@ class Chunk(Selection):
         ]
         return {"chunk_rank": torch.from_numpy(np.stack(rows))}
 
-    def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidanceTensors) -> Choice:
+    def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidedBatch) -> Choice:
         """Keeps all tokens of the chosen chunks.
 
         The excess loss of a chunk, L_S - L_T of Eq. 4 (arXiv 2503.19123), is the student's mean
