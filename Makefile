@@ -180,6 +180,7 @@ lint-types: $(VENV)/.built
 lint-rust:
 	cargo fmt --all --check
 	cargo fmt --manifest-path $(FUZZ)/Cargo.toml --check
+	cargo fmt --manifest-path rust/no_std/Cargo.toml --check
 	cargo fmt --manifest-path examples/rust/Cargo.toml --check
 	cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
 
@@ -207,10 +208,11 @@ vendored: $(VENV)/.packages ## dist/: the sources with every crate in them; buil
 
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
-crate: ## the crate as it would be published, its documentation without a warning, the notices of wheels, compiled by the oldest Rust it names
+crate: ## the crate as it would be published, its documentation without a warning, the notices of wheels, without std, compiled by the oldest Rust it names
 	cargo publish --quiet --dry-run --package vocagno
 	RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --no-deps --all-features --package vocagno
 	cargo check --quiet --package vocagno --no-default-features
+	cargo build --quiet --manifest-path rust/no_std/Cargo.toml --target-dir target/no_std # fails if anything links std
 	mkdir -p target/notices && cp pyproject.toml target/notices && $(PYTHON) .ci/notices.py target/notices
 	@if command -v rustup > /dev/null; then set -x; rustup toolchain install --profile minimal $(MSRV) && \
 	  CARGO_TARGET_DIR=target/msrv cargo +$(MSRV) check --quiet --package vocagno --all-features; \

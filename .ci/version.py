@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 MANIFESTS = "rust/core/Cargo.toml", "rust/py/Cargo.toml"
-LOCKS = "Cargo.lock", "rust/fuzz/Cargo.lock", "examples/rust/Cargo.lock"
+LOCKS = "Cargo.lock", "rust/fuzz/Cargo.lock", "rust/no_std/Cargo.lock", "examples/rust/Cargo.lock"
 LOCKED = re.compile(r'^name = "(vocagno|vocagno-py)"\nversion = "(.+)"$', re.MULTILINE)
 SECTION = re.compile(r"^## (\S+)(?: - (\d{4}-\d\d-\d\d))?$", re.MULTILINE)
 

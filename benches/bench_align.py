@@ -85,8 +85,6 @@ def test_align_and_reduce(benchmark, num_tokens, engine):
     [
         "vocagno, 1 thread",
         "vocagno, 2 threads",
-        "vocagno, 1 thread, out= kept",
-        "vocagno, 2 threads, out= kept",
         "numpy, row by row",
     ],
 )
@@ -104,15 +102,12 @@ def test_align_a_batch(benchmark, engine):
             [np.stack(pair, 1) + start for pair, start in zip(ranges, cu_seqlens[1], strict=False)]
         )
 
-    kept = np.empty((len(student), 2), np.int32) if "out=" in engine else None
-
     def ours():
         return vocagno.align(
             student,
             teacher,
             student_cu_seqlens=cu_seqlens[0],
             teacher_cu_seqlens=cu_seqlens[1],
-            out=kept,
             num_threads=int(engine.split()[1]),
         )
 

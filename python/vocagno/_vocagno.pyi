@@ -1,8 +1,8 @@
 """The compiled functions. They borrow arrays without converting them. An error names the argument:
 TypeError if it is not an array or has another dtype, ValueError for another shape or layout. They
-run without the GIL: no other thread may write to their arrays meanwhile. ValueError is raised where
-another call does so through `out`. Row boundaries are copied first. MemoryError is raised if the
-result does not fit in memory. A call is not interrupted: Ctrl-C takes effect when it returns.
+run without the GIL: no other thread may write to their arrays meanwhile. Row boundaries are copied
+first. MemoryError is raised if the result does not fit in memory. A call is not interrupted: Ctrl-C
+takes effect when it returns.
 
 Spans are half-open. Batches are ragged; `cu` holds the row boundaries (`cu_seqlens`, int64,
 (B + 1,)).
@@ -40,15 +40,13 @@ def align(
     teacher: _Integers,
     student_cu: NDArray[np.int64] | None,
     teacher_cu: NDArray[np.int64] | None,
-    out: NDArray[np.int32] | None,
     num_threads: int | None,
     /,
 ) -> NDArray[np.int32]:
-    """Kernel of `vocagno.align`: (N, 2) int32 ranges of teacher rows, `out` itself if given.
+    """Kernel of `vocagno.align`: (N, 2) int32 ranges of teacher rows.
 
-    Both span arrays have the same dtype. `out` must not share memory with another argument
-    (ValueError). `num_threads` is a limit; None: RAYON_NUM_THREADS, else the number of cores. A
-    single row or a small batch always runs on the calling thread.
+    Both span arrays have the same dtype. `num_threads` is a limit; None: RAYON_NUM_THREADS, else
+    the number of cores. A single row or a small batch always runs on the calling thread.
     """
 
 def reduce(

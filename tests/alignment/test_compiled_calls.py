@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import vocagno
-from compiled_calls import calls_of_a_batch, tiling, write_for_a_while
+from compiled_calls import calls_of_a_batch, tiling
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="forks and limits of POSIX")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
@@ -33,48 +33,6 @@ def run_alone(script, **environment):
     return done.stdout.split()
 
 
-def two_views(items, dtype=np.int32):
-    """Two arrays over the same memory that share no base object."""
-    memory = bytearray(items * np.dtype(dtype).itemsize)
-    return [np.frombuffer(memoryview(memory), dtype) for _ in range(2)]
-
-
-@pytest.mark.parametrize("argument", ["student_spans", "teacher_spans"])
-def test_out_over_the_memory_of_spans_is_refused(argument):
-    left, right = two_views(102)
-    spans, out = left.reshape(-1, 2)[:50], right.reshape(-1, 2)[1:]
-    spans[:] = tiling(50)
-    pair = (spans, tiling(50)) if argument == "student_spans" else (tiling(50), spans)
-    with pytest.raises(ValueError, match=f"out: shares memory with {argument}.*copy"):
-        vocagno.align(*pair, out=out)
-    assert (spans == tiling(50)).all()  # nothing was written
-    assert vocagno.align(*pair, out=out.copy()).shape == (50, 2)
-    apart = np.empty((101, 2), np.int32)  # one base object, and no byte in common
-    apart[:50] = spans
-    pair = (apart[:50], tiling(50))
-    assert (vocagno.align(*pair, out=apart[51:]) == vocagno.align(*pair)).all()
-
-
-@pytest.mark.parametrize("side", ["student", "teacher"])
-def test_out_over_the_memory_of_boundaries_is_refused(side):
-    left, right = two_views(100)
-    boundaries = left.view(np.int64)[:2]
-    boundaries[:] = 0, 50
-    cu_seqlens = {f"{side}_cu_seqlens": np.array([0, 50]) for side in ("student", "teacher")}
-    cu_seqlens[f"{side}_cu_seqlens"] = boundaries
-    with pytest.raises(ValueError, match=f"out: shares memory with {side}_cu_seqlens"):
-        vocagno.align(tiling(50), tiling(50), out=right.reshape(50, 2), **cu_seqlens)
-    assert boundaries.tolist() == [0, 50]
-
-
-def test_out_over_a_view_of_a_tensor_is_refused():
-    torch = pytest.importorskip("torch")
-    tensor = torch.zeros(51, 2, dtype=torch.int32)
-    tensor[:50] = torch.from_numpy(tiling(50))
-    with pytest.raises(ValueError, match="out: shares memory with student_spans"):
-        vocagno.align(tensor[:50].numpy(), tiling(50), out=tensor[1:].numpy())
-
-
 def refusal(call):
     """What a call says that it refuses, None if it does not."""
     try:
@@ -82,65 +40,6 @@ def refusal(call):
     except ValueError as error:
         return str(error)
     return None
-
-
-@pytest.mark.parametrize("role", ["out", "student_spans"])
-def test_memory_that_another_thread_writes_is_refused(role):
-    out, done = np.zeros((400_000, 2), np.int32), threading.Event()
-    thread = threading.Thread(target=write_for_a_while, args=(out, done))
-    thread.start()
-    refused = None
-    while thread.is_alive() and refused is None:
-        time.sleep(1e-3)  # a call of ours keeps the other thread from its own
-        refused = refusal(
-            (lambda: vocagno.align(tiling(9), tiling(9), out=out[:9]))
-            if role == "out"
-            else (lambda: vocagno.align(out[:9], tiling(9)))
-        )
-    done.set()
-    thread.join()
-    assert f"{role}: shares memory with out of a call in another thread, which writes" in refused
-    assert (
-        vocagno.align(tiling(9), tiling(9), out=out[:9]).tolist()
-        == vocagno.align(tiling(9), tiling(9)).tolist()
-    )
-
-
-FORK = """
-import os, threading, time
-import numpy as np
-import vocagno
-from compiled_calls import tiling, write_for_a_while
-
-few, out, done = tiling(9), np.zeros((300_000, 2), np.int32), threading.Event()
-thread = threading.Thread(target=write_for_a_while, args=(out, done))
-thread.start()
-try:
-    while True:  # until a call is under way
-        vocagno.align(few, few, out=out[:9])
-        time.sleep(1e-3)
-except ValueError:
-    child = os.fork()
-if not child:
-    try:
-        vocagno.align(few, few, out=out[:9])
-        vocagno.align(out[:9], few)
-    except BaseException as error:
-        print(error, flush=True)
-        os._exit(1)
-    os._exit(0)
-_, status = os.waitpid(child, 0)
-done.set()
-thread.join()
-vocagno.align(few, few, out=out[:9])
-print(os.waitstatus_to_exitcode(status))
-"""
-
-
-@pytest.mark.slow
-@POSIX
-def test_a_child_forked_during_a_call_may_use_its_arrays():
-    assert run_alone(FORK) == ["0"]
 
 
 def test_boundaries_that_change_during_a_call_do_no_harm():

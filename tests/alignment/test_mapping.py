@@ -106,16 +106,6 @@ def test_arrays_of_either_width_are_borrowed_and_any_other_is_converted():
         np.testing.assert_array_equal(vocagno.align(awkward, teacher), expected)
 
 
-def test_out_is_written_and_returned():
-    out = np.empty((2, 2), np.int32)
-    result = vocagno.align([[0, 2], [2, 5]], [[0, 3], [3, 5]], out=out)
-    assert result is out
-    np.testing.assert_array_equal(out, [[0, 1], [0, 2]])
-    for wrong in (np.empty((3, 2), np.int32), np.empty((2, 2), np.int64)):
-        with pytest.raises((TypeError, ValueError), match="out"):
-            vocagno.align([[0, 2], [2, 5]], [[0, 3]], out=wrong)
-
-
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "words"),
     [

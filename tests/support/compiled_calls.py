@@ -1,7 +1,5 @@
 """Calls of the compiled functions."""
 
-import contextlib
-
 import numpy as np
 
 import vocagno
@@ -12,15 +10,6 @@ def tiling(tokens, width=1):
     return np.stack([ends - width, ends], 1)
 
 
-def write_for_a_while(out, done):
-    """Aligns spans in disorder, which takes long, again and again."""
-    teacher = tiling(len(out))
-    student = np.random.default_rng(0).permutation(teacher)
-    while not done.is_set():
-        with contextlib.suppress(ValueError):  # the other thread's call is under way
-            vocagno.align(student, teacher, out=out)
-
-
 def calls_of_a_batch(spans, mapping, cu_seqlens, ids, texts):
     """Every compiled function that takes row boundaries."""
     kernel = vocagno._vocagno
@@ -29,7 +18,7 @@ def calls_of_a_batch(spans, mapping, cu_seqlens, ids, texts):
     both = (cu_seqlens, cu_seqlens)
     losses = np.ones(len(spans), np.float32)
     return {
-        "align": lambda: kernel.align(*sides, *both, None, 1),
+        "align": lambda: kernel.align(*sides, *both, 1),
         "reasons": lambda: kernel.unmapped_reasons(*sides, mapping, losses, *both),
         "overlap": lambda: kernel.overlap(*sides, mapping, *both),
         "groups": lambda: kernel.groups(*sides, *both),

@@ -66,7 +66,6 @@ def align(
     *,
     student_cu_seqlens: ArrayLike | None = None,
     teacher_cu_seqlens: ArrayLike | None = None,
-    out: NDArray[np.int32] | None = None,
     num_threads: int | None = None,
 ) -> NDArray[np.int32]:
     """Maps each student token to the teacher tokens that share text with it.
@@ -78,8 +77,6 @@ def align(
             start and in end; empty ones may be anywhere.
         student_cu_seqlens, teacher_cu_seqlens: (B + 1,) integers each, the boundaries of B texts
             in the flat spans, `[0, ..., N]` and `[0, ..., M]`; both or neither (one text).
-        out: C-contiguous int32 (N, 2) to write into, returned; else a new array. It must not share
-            memory with another argument.
         num_threads: upper limit for a batch; default `RAYON_NUM_THREADS`, else the number of cores.
             A batch gets at most one thread per row and per 8,192 tokens of both sides, and a single
             thread below 32,768 tokens.
@@ -88,14 +85,14 @@ def align(
         empty teacher spans may lie inside a range: give them a NaN loss.
     Raises: SpanError (a ValueError) for teacher spans out of order, naming batch row, token and
         spans; TypeError for values that are not integers or are masked; ValueError for shapes,
-        boundaries, `out` and `num_threads`; MemoryError.
+        boundaries and `num_threads`; MemoryError.
 
     Cost: O(N + M) for sorted spans, O(N log M) for any. int32 and int64 arrays in C order are
     borrowed, not copied; the GIL is released. Source: arXiv 2503.19123, Algorithm 1.
     """
     try:  # arrays that need no conversion, without checking them twice
         mapping: NDArray[np.int32] = _strict_align(
-            student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens, out, num_threads
+            student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens, num_threads
         )
         return mapping
     except SpanError:
@@ -103,7 +100,7 @@ def align(
     except (TypeError, ValueError):
         pass  # the kernel does not take them: convert them, or report what is wrong
     batch = as_batch(student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens)
-    return _vocagno.align(*batch, out, num_threads)
+    return _vocagno.align(*batch, num_threads)
 
 
 def starts(

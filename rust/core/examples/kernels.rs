@@ -3,9 +3,8 @@
 use std::env;
 use std::hint::black_box;
 
-use vocagno::{
-    DummyPrefix, PieceRole, PieceTable, Reduction, Span, SpanError, TokenRange, align_into, reduce_into, spans_from_ids,
-};
+use vocagno::spans::spans_from_ids_into;
+use vocagno::{DummyPrefix, Error, PieceRole, PieceTable, Reduction, Span, TokenRange, align_into, reduce_into};
 
 const TOKENS: usize = 65_536;
 
@@ -23,7 +22,7 @@ fn tiling(seed: u64) -> Vec<Span<i32>> {
     (0..TOKENS).map(span).collect()
 }
 
-fn main() -> Result<(), SpanError> {
+fn main() -> Result<(), Error> {
     let mut arguments = env::args().skip(1);
     let kernel = arguments.next().unwrap_or_default();
     let times: usize = arguments.next().and_then(|times| times.parse().ok()).unwrap_or(1);
@@ -41,7 +40,7 @@ fn main() -> Result<(), SpanError> {
         match kernel.as_str() {
             "align" => align_into(black_box(&student), &teacher, &mut mapping)?,
             "reduce" => reduce_into(black_box(&losses), &mapping, Reduction::Max, &mut reduced)?,
-            "spans" => assert!(spans_from_ids(&table, black_box(&ids), text, &mut spans)?),
+            "spans" => assert!(spans_from_ids_into(&table, black_box(&ids), text, &mut spans)?),
             _ => {}
         }
     }

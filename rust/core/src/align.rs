@@ -1,8 +1,10 @@
 //! The mapping from student tokens to teacher tokens, for one text or a ragged batch.
 
-use crate::batch::Rows;
+use alloc::vec::Vec;
+
+use crate::batch::Batch;
 use crate::checks::expect_len;
-use crate::error::SpanError;
+use crate::error::{Error, Input};
 use crate::mapping::{TokenRange, UNMAPPED, expect_rows, to_row};
 use crate::memory::filled_with;
 use crate::offset::{Offset, Span};
@@ -21,16 +23,16 @@ use crate::{search, tiling};
 /// Source: arXiv 2503.19123, Algorithm 1.
 ///
 /// # Errors
-/// [`SpanError::Unsorted`]: a non-empty teacher span starts or ends before its predecessor, so a search
-/// would skip tokens. [`SpanError::TooMany`]: 2^31 teacher rows or more. [`SpanError::Memory`].
+/// [`Error::Unsorted`]: a non-empty teacher span starts or ends before its predecessor, so a search
+/// would skip tokens. [`Error::TooMany`]: 2^31 teacher rows or more. [`Error::Memory`].
 ///
 /// # Example
 /// ```
 /// let (student, teacher) = ([[0, 5], [5, 9]], [[0, 2], [2, 7], [7, 9]]); // proof|read, pr|oofre|ad
 /// assert_eq!(vocagno::align(&student, &teacher)?, [[0, 2], [1, 3]]);
-/// # Ok::<(), vocagno::SpanError>(())
+/// # Ok::<(), vocagno::Error>(())
 /// ```
-pub fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>]) -> Result<Vec<TokenRange>, SpanError> {
+pub fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>]) -> Result<Vec<TokenRange>, Error> {
     let mut out = filled_with([0; 2], student.len())?;
     align_into(student, teacher, &mut out)?;
     Ok(out)
@@ -39,43 +41,42 @@ pub fn align<T: Offset>(student: &[Span<T>], teacher: &[Span<T>]) -> Result<Vec<
 /// [`align`] into a slice with one range per student span.
 ///
 /// # Errors
-/// As [`align`], and [`SpanError::Length`] for a slice of another length. After an error the contents of
+/// As [`align`], and [`Error::Length`] for a slice of another length. After an error the contents of
 /// `out` are unspecified.
-pub fn align_into<T: Offset>(
-    student: &[Span<T>],
-    teacher: &[Span<T>],
-    out: &mut [TokenRange],
-) -> Result<(), SpanError> {
-    expect_len("out", student.len(), out.len())?;
-    expect_rows("teacher_spans", teacher.len())?;
+pub fn align_into<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], out: &mut [TokenRange]) -> Result<(), Error> {
+    expect_len(Input::Out, student.len(), out.len())?;
+    expect_rows(Input::Teacher, teacher.len())?;
     align_row(student, teacher, 0, 0, out)
 }
 
-/// [`align`] for every row of a ragged batch: row `b` holds the spans `cu_seqlens[b]..cu_seqlens[b + 1]`
-/// of its side. The ranges number teacher rows flat over the whole batch.
-///
-/// With the feature `rayon`, rows run in parallel if the call is made inside a rayon thread pool.
+/// [`align`] for every row of a ragged batch. The ranges number teacher rows flat over the whole batch.
 ///
 /// # Errors
-/// As [`align_into`], and for `cu_seqlens` that do not start at 0, that decrease, that do not end with the
-/// number of spans, or that have another number of rows than the other side.
-pub fn align_batch<T: Offset>(
-    student: &[Span<T>],
-    student_cu_seqlens: &[i64],
-    teacher: &[Span<T>],
-    teacher_cu_seqlens: &[i64],
-    out: &mut [TokenRange],
-) -> Result<(), SpanError> {
-    expect_len("out", student.len(), out.len())?;
-    expect_rows("teacher_spans", teacher.len())?;
-    let (student_rows, teacher_rows) =
-        Rows::of_both((student_cu_seqlens, student.len()), (teacher_cu_seqlens, teacher.len()))?;
-    let mut nothing = vec![(); student_rows.count()];
-    student_rows.for_each(out, &mut nothing, &|row, out, ()| {
-        let teacher_range = teacher_rows.range(row);
-        let base = teacher_range.start;
-        align_row(&student[student_rows.range(row)], &teacher[teacher_range], row, base, out)
-    })
+/// As [`align`].
+///
+/// # Example
+/// ```
+/// use vocagno::batch::Batch;
+/// use vocagno::mapping::align_batch;
+///
+/// let (spans, cu_seqlens) = ([[0, 5], [5, 9], [0, 7]], [0, 2, 3]); // two texts
+/// let batch = Batch::new(&spans, &cu_seqlens, &spans, &cu_seqlens)?;
+/// assert_eq!(align_batch(&batch)?, [[0, 1], [1, 2], [2, 3]]);
+/// # Ok::<(), vocagno::Error>(())
+/// ```
+pub fn align_batch<T: Offset>(batch: &Batch<'_, T>) -> Result<Vec<TokenRange>, Error> {
+    let mut out = filled_with([0; 2], batch.student_rows().num_tokens())?;
+    align_batch_into(batch, &mut out)?;
+    Ok(out)
+}
+
+/// [`align_batch`] into a slice with one range per student token of the batch, or of this [part](Batch::split) of it.
+///
+/// # Errors
+/// As [`align_into`].
+pub fn align_batch_into<T: Offset>(batch: &Batch<'_, T>, out: &mut [TokenRange]) -> Result<(), Error> {
+    expect_rows(Input::Teacher, batch.teacher.len())?;
+    batch.for_each(out, |row, student, teacher, base, row_out| align_row(student, teacher, row, base, row_out))
 }
 
 /// One row of a batch whose teacher spans begin at the flat row `base`.
@@ -85,7 +86,7 @@ fn align_row<T: Offset>(
     row: usize,
     base: usize,
     out: &mut [TokenRange],
-) -> Result<(), SpanError> {
+) -> Result<(), Error> {
     // BOS, EOS and padding are usually at the ends. Without them most rows need no list of row numbers.
     let (inner, kept) = (filled(student), filled(teacher));
     let (first_row, kept) = (base + kept.start, &teacher[kept]);
@@ -95,7 +96,7 @@ fn align_row<T: Offset>(
     } else if all_in_order(kept) {
         search::align(student, kept, out, |index| to_row(first_row + index));
     } else {
-        let (spans, rows) = non_empty("teacher_spans", teacher, row, base)?;
+        let (spans, rows) = non_empty(Input::Teacher, teacher, row, base)?;
         search::align(student, &spans, out, |index| rows[index]);
     }
     Ok(())
@@ -103,6 +104,10 @@ fn align_row<T: Offset>(
 
 #[cfg(test)]
 mod tests {
+    use alloc::borrow::ToOwned;
+    use alloc::string::ToString;
+    use alloc::vec;
+
     use super::*;
 
     #[test]
@@ -155,24 +160,26 @@ mod tests {
     fn teacher_spans_out_of_order_are_refused_with_row_and_token() {
         let teacher = [[0, 4], [0, 0], [2, 3]];
         let error = align(&[[0, 1]], &teacher).map_err(|error| error.to_string());
-        let message = "teacher_spans: row 0, token 2: span (2, 3) comes after (0, 4), \
+        let message = "teacher: row 0, token 2: span (2, 3) comes after (0, 4), \
                        but non-empty spans must not decrease in start or end";
         assert_eq!(error, Err(message.to_owned()));
         let flat = [[0, 9], [5, 6], [4, 9]];
-        let refused = align_batch(&[[0, 1], [0, 1]], &[0, 1, 2], &flat, &[0, 1, 3], &mut [UNMAPPED; 2]);
-        let expected =
-            SpanError::Unsorted { argument: "teacher_spans", row: 1, token: 1, previous: [5, 6], span: [4, 9] };
+        let batch = Batch::new(&[[0, 1], [0, 1]], &[0, 1, 2], &flat, &[0, 1, 3]);
+        let refused = batch.and_then(|batch| align_batch(&batch));
+        let expected = Error::Unsorted { input: Input::Teacher, row: 1, token: 1, previous: [5, 6], span: [4, 9] };
         assert_eq!(refused, Err(expected));
     }
 
     #[test]
-    fn a_batch_numbers_flat_teacher_rows() {
+    fn a_batch_numbers_flat_teacher_rows() -> Result<(), Error> {
         let (student, teacher) = ([[0, 2], [0, 2], [2, 4]], [[0, 1], [1, 2], [0, 3], [3, 4]]);
-        let mut out = [[7; 2]; 3];
-        assert_eq!(align_batch(&student, &[0, 1, 1, 3], &teacher, &[0, 2, 2, 4], &mut out), Ok(()));
-        assert_eq!(out, [[0, 2], [2, 3], [2, 4]]);
-        let other = align_batch(&student, &[0, 3], &teacher, &[0, 2, 4], &mut out);
-        assert_eq!(other, Err(SpanError::Length { argument: "teacher_cu_seqlens", expected: 2, got: 3 }));
+        let batch = Batch::new(&student, &[0, 1, 1, 3], &teacher, &[0, 2, 2, 4])?;
+        assert_eq!(align_batch(&batch)?, [[0, 2], [2, 3], [2, 4]]);
+        let refused = align_batch_into(&batch, &mut [[7; 2]; 2]);
+        assert_eq!(refused, Err(Error::Length { input: Input::Out, expected: 3, got: 2 }));
+        let refused = Batch::new(&student, &[0, 3], &teacher, &[0, 2, 4]).map(|_| ());
+        assert_eq!(refused, Err(Error::Length { input: Input::TeacherCuSeqlens, expected: 2, got: 3 }));
+        Ok(())
     }
 
     #[test]

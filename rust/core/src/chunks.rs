@@ -1,7 +1,9 @@
 //! The chunk baseline: a mapping that cuts both sequences into equal chunks and ignores the text.
 
+use alloc::vec::Vec;
+
 use crate::checks::expect_at_most;
-use crate::error::SpanError;
+use crate::error::{Error, Input};
 use crate::mapping::{TokenRange, UNMAPPED, expect_rows};
 use crate::memory::with_room;
 
@@ -15,18 +17,18 @@ const MAX_ITEMS: usize = i32::MAX as usize;
 /// Source: arXiv 2503.19123, section 2.
 ///
 /// # Errors
-/// [`SpanError::TooFew`] for 0 chunks, [`SpanError::TooMany`] for 2^31 chunks or more, or 2^63 tokens or more,
-/// [`SpanError::Memory`].
+/// [`Error::TooFew`] for 0 chunks, [`Error::TooMany`] for 2^31 chunks or more, or 2^63 tokens or more,
+/// [`Error::Memory`].
 ///
 /// # Example
 /// ```
-/// assert_eq!(vocagno::chunk_boundaries(7, 3)?, [0, 2, 4, 7]);
-/// # Ok::<(), vocagno::SpanError>(())
+/// assert_eq!(vocagno::mapping::chunk_boundaries(7, 3)?, [0, 2, 4, 7]);
+/// # Ok::<(), vocagno::Error>(())
 /// ```
-pub fn chunk_boundaries(n: usize, chunks: usize) -> Result<Vec<i64>, SpanError> {
+pub fn chunk_boundaries(n: usize, chunks: usize) -> Result<Vec<i64>, Error> {
     expect_chunks(chunks)?;
-    expect_at_most("chunks", "chunks", MAX_ITEMS, chunks)?;
-    expect_at_most("n", "tokens", usize::try_from(i64::MAX).unwrap_or(usize::MAX), n)?;
+    expect_at_most(Input::Chunks, "chunks", MAX_ITEMS, chunks)?;
+    expect_at_most(Input::N, "tokens", usize::try_from(i64::MAX).unwrap_or(usize::MAX), n)?;
     let mut boundaries = with_room(chunks + 1)?;
     // No boundary exceeds n, which fits.
     boundaries.extend((0..=chunks).map(|index| i64::try_from(boundary(index, n, chunks)).unwrap_or(i64::MAX)));
@@ -42,18 +44,18 @@ pub fn chunk_boundaries(n: usize, chunks: usize) -> Result<Vec<i64>, SpanError> 
 /// Source: arXiv 2503.19123, section 6.1 and Table 2.
 ///
 /// # Errors
-/// [`SpanError::TooFew`] for 0 chunks, [`SpanError::TooMany`] for 2^31 tokens or more on either side,
-/// [`SpanError::Memory`].
+/// [`Error::TooFew`] for 0 chunks, [`Error::TooMany`] for 2^31 tokens or more on either side,
+/// [`Error::Memory`].
 ///
 /// # Example
 /// ```
-/// assert_eq!(vocagno::chunk_map(4, 3, 2)?, [[0, 1], [0, 1], [1, 3], [1, 3]]);
-/// # Ok::<(), vocagno::SpanError>(())
+/// assert_eq!(vocagno::mapping::chunk_map(4, 3, 2)?, [[0, 1], [0, 1], [1, 3], [1, 3]]);
+/// # Ok::<(), vocagno::Error>(())
 /// ```
-pub fn chunk_map(n_student: usize, n_teacher: usize, chunks: usize) -> Result<Vec<TokenRange>, SpanError> {
+pub fn chunk_map(n_student: usize, n_teacher: usize, chunks: usize) -> Result<Vec<TokenRange>, Error> {
     expect_chunks(chunks)?;
-    expect_rows("n_teacher", n_teacher)?;
-    expect_at_most("n_student", "tokens", MAX_ITEMS, n_student)?;
+    expect_rows(Input::NTeacher, n_teacher)?;
+    expect_at_most(Input::NStudent, "tokens", MAX_ITEMS, n_student)?;
     let mut mapping = with_room(n_student)?;
     while mapping.len() < n_student {
         let chunk = chunk_of(mapping.len(), n_student, chunks);
@@ -76,12 +78,15 @@ fn boundary(index: usize, n: usize, chunks: usize) -> usize {
     usize::try_from(index as u128 * n as u128 / chunks as u128).unwrap_or(n)
 }
 
-fn expect_chunks(got: usize) -> Result<(), SpanError> {
-    if got > 0 { Ok(()) } else { Err(SpanError::TooFew { argument: "chunks", expected: 1, got }) }
+fn expect_chunks(got: usize) -> Result<(), Error> {
+    if got > 0 { Ok(()) } else { Err(Error::TooFew { input: Input::Chunks, expected: 1, got }) }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::string::ToString;
+    use alloc::vec;
+
     use super::*;
 
     #[test]
@@ -107,16 +112,16 @@ mod tests {
 
     #[test]
     fn sizes_are_checked_before_memory_is_allocated() {
-        let none = SpanError::TooFew { argument: "chunks", expected: 1, got: 0 };
+        let none = Error::TooFew { input: Input::Chunks, expected: 1, got: 0 };
         assert_eq!(none.to_string(), "chunks: expected at least 1, got 0");
         assert_eq!(chunk_boundaries(1, 0).as_ref(), Err(&none));
         assert_eq!(chunk_map(1, 1, 0), Err(none));
         let (limit, got) = (MAX_ITEMS, usize::MAX);
-        let too_many = |argument, items| SpanError::TooMany { argument, items, limit, got };
-        assert_eq!(chunk_boundaries(1, got), Err(too_many("chunks", "chunks")));
-        assert_eq!(chunk_map(got, 1, 1), Err(too_many("n_student", "tokens")));
-        assert_eq!(chunk_map(1, got, 1), Err(too_many("n_teacher", "rows")));
+        let too_many = |input, items| Error::TooMany { input, items, limit, got };
+        assert_eq!(chunk_boundaries(1, got), Err(too_many(Input::Chunks, "chunks")));
+        assert_eq!(chunk_map(got, 1, 1), Err(too_many(Input::NStudent, "tokens")));
+        assert_eq!(chunk_map(1, got, 1), Err(too_many(Input::NTeacher, "rows")));
         let tokens = chunk_boundaries(got, 1);
-        assert!(matches!(tokens, Err(SpanError::TooMany { argument: "n", .. })), "{tokens:?}");
+        assert!(matches!(tokens, Err(Error::TooMany { input: Input::N, .. })), "{tokens:?}");
     }
 }

@@ -1,9 +1,10 @@
 //! Groups: the shortest runs of tokens on which both tokenizers agree.
 
-use std::borrow::Cow;
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
 
-use crate::batch::Rows;
-use crate::error::SpanError;
+use crate::batch::{Batch, one_row};
+use crate::error::{Error, Input};
 use crate::mapping::{TokenRange, expect_rows, to_row};
 use crate::memory::{push, with_room};
 use crate::offset::{Offset, Span};
@@ -22,49 +23,47 @@ pub struct Groups {
     pub cu_seqlens: Vec<i64>,
 }
 
-/// Finds the [`Groups`] of each row of a ragged batch, in the order of the text. One pair of texts is a batch of one
-/// row: `&[0, n]`.
+/// Finds the [`Groups`] of one text, in its order.
 ///
 /// Non-empty tokens that share text, directly or through other tokens, are in one group, together with all tokens
-/// that [`align_batch`](crate::align_batch) maps them to. A token that shares text with no token of the other side is
-/// in no group. Empty spans (special tokens) are in no group, but their rows may lie inside one. If both sides tile
-/// a text, the groups tile it too, and a group ends wherever a token ends on both sides.
+/// that [`align`](crate::align) maps them to. A token that shares text with no token of the other side is in no group.
+/// Empty spans (special tokens) are in no group, but their rows may lie inside one. If both sides tile a text, the
+/// groups tile it too, and a group ends wherever a token ends on both sides.
 ///
 /// Time `O(N + M)`. Extra memory is needed only if empty spans lie between others. Never panics.
 ///
 /// # Errors
-/// [`SpanError::Unsorted`] for spans of either side, [`SpanError::TooMany`] for 2^31 rows or more,
-/// [`SpanError::Memory`]; `cu_seqlens` as in [`align_batch`](crate::align_batch).
+/// [`Error::Unsorted`] for spans of either side, [`Error::TooMany`] for 2^31 rows or more, [`Error::Memory`].
 ///
 /// # Example
 /// ```
 /// let (student, teacher) = ([[0, 5], [5, 9], [9, 11]], [[0, 2], [2, 7], [7, 9], [9, 11]]); // proof|read|er, pr|oofre|ad|er
-/// let groups = vocagno::groups(&student, &teacher, &[0, 3], &[0, 4])?;
+/// let groups = vocagno::groups(&student, &teacher)?;
 /// assert_eq!(groups.student, [[0, 2], [2, 3]]);
 /// assert_eq!(groups.teacher, [[0, 3], [3, 4]]);
-/// # Ok::<(), vocagno::SpanError>(())
+/// # Ok::<(), vocagno::Error>(())
 /// ```
-pub fn groups<T: Offset>(
-    student: &[Span<T>],
-    teacher: &[Span<T>],
-    student_cu_seqlens: &[i64],
-    teacher_cu_seqlens: &[i64],
-) -> Result<Groups, SpanError> {
-    expect_rows("student_spans", student.len())?;
-    expect_rows("teacher_spans", teacher.len())?;
-    let (student_rows, teacher_rows) =
-        Rows::of_both((student_cu_seqlens, student.len()), (teacher_cu_seqlens, teacher.len()))?;
-    let mut found = Groups { cu_seqlens: with_room(student_cu_seqlens.len())?, ..Groups::default() };
-    found.cu_seqlens.push(0);
-    for row in 0..student_rows.count() {
-        let (tokens, others) = (student_rows.range(row), teacher_rows.range(row));
+pub fn groups<T: Offset>(student: &[Span<T>], teacher: &[Span<T>]) -> Result<Groups, Error> {
+    groups_batch(&Batch::new(student, &one_row(student), teacher, &one_row(teacher))?)
+}
+
+/// [`groups`] for every row of a ragged batch. Rows of tokens are numbered flat over the whole batch.
+///
+/// # Errors
+/// As [`groups`].
+pub fn groups_batch<T: Offset>(batch: &Batch<'_, T>) -> Result<Groups, Error> {
+    expect_rows(Input::Student, batch.student.len())?;
+    expect_rows(Input::Teacher, batch.teacher.len())?;
+    let mut groups = Groups { cu_seqlens: with_room(batch.student_rows().len() + 1)?, ..Groups::default() };
+    groups.cu_seqlens.push(0);
+    for (row, tokens, others) in batch.iter() {
         let base = (tokens.start, others.start);
-        let student = Side::checked("student_spans", &student[tokens], row, base.0)?;
-        let teacher = Side::checked("teacher_spans", &teacher[others], row, base.1)?;
-        find(&student, &teacher, &mut found)?;
-        found.cu_seqlens.push(i64::try_from(found.student.len()).unwrap_or(i64::MAX)); // at most 2^31
+        let student = Side::checked(Input::Student, &batch.student[tokens], row, base.0)?;
+        let teacher = Side::checked(Input::Teacher, &batch.teacher[others], row, base.1)?;
+        find(&student, &teacher, &mut groups)?;
+        groups.cu_seqlens.push(i64::try_from(groups.student.len()).unwrap_or(i64::MAX)); // at most 2^31
     }
-    Ok(found)
+    Ok(groups)
 }
 
 /// The non-empty spans of one text, sorted.
@@ -77,13 +76,13 @@ struct Side<'a, T: Offset> {
 }
 
 impl<'a, T: Offset> Side<'a, T> {
-    fn checked(argument: &'static str, spans: &'a [Span<T>], row: usize, base: usize) -> Result<Self, SpanError> {
+    fn checked(input: Input, spans: &'a [Span<T>], row: usize, base: usize) -> Result<Self, Error> {
         let inner = filled(spans);
         let first = base + inner.start;
         if all_in_order(&spans[inner.clone()]) {
             return Ok(Self { spans: Cow::Borrowed(&spans[inner]), first, rows: None });
         }
-        let (spans, rows) = non_empty(argument, spans, row, base)?;
+        let (spans, rows) = non_empty(input, spans, row, base)?;
         Ok(Self { spans: Cow::Owned(spans), first, rows: Some(rows) })
     }
 
@@ -95,7 +94,7 @@ impl<'a, T: Offset> Side<'a, T> {
 }
 
 /// Takes tokens while they start inside the text taken so far. A group ends where none does.
-fn find<T: Offset>(student: &Side<'_, T>, teacher: &Side<'_, T>, found: &mut Groups) -> Result<(), SpanError> {
+fn find<T: Offset>(student: &Side<'_, T>, teacher: &Side<'_, T>, found: &mut Groups) -> Result<(), Error> {
     let (own, other) = (&*student.spans, &*teacher.spans);
     let (mut s, mut t) = (0, 0);
     while s < own.len() && t < other.len() {
@@ -130,12 +129,15 @@ fn take<T: Offset>(spans: &[Span<T>], at: &mut usize, reach: &mut T) {
 
 #[cfg(test)]
 mod tests {
+    use alloc::format;
+    use alloc::string::{String, ToString};
+    use alloc::vec;
+
     use super::*;
     use crate::align::align;
 
     fn of(student: &[Span<i32>], teacher: &[Span<i32>]) -> Result<[Vec<TokenRange>; 2], String> {
-        let cu = [[0, i64::try_from(student.len()).unwrap_or(-1)], [0, i64::try_from(teacher.len()).unwrap_or(-1)]];
-        let found = groups(student, teacher, &cu[0], &cu[1]).map_err(|error| error.to_string())?;
+        let found = groups(student, teacher).map_err(|error| error.to_string())?;
         Ok([found.student, found.teacher])
     }
 
@@ -167,13 +169,13 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_numbers_flat_rows() -> Result<(), SpanError> {
+    fn a_batch_numbers_flat_rows() -> Result<(), Error> {
         let (student, teacher) = ([[0, 2], [0, 1], [1, 2]], [[0, 1], [1, 2], [0, 2]]);
-        let found = groups(&student, &teacher, &[0, 1, 1, 3], &[0, 2, 2, 3])?;
+        let found = groups_batch(&Batch::new(&student, &[0, 1, 1, 3], &teacher, &[0, 2, 2, 3])?)?;
         assert_eq!(found.student, [[0, 1], [1, 3]]);
         assert_eq!(found.teacher, [[0, 2], [2, 3]]);
         assert_eq!(found.cu_seqlens, [0, 1, 1, 2]);
-        assert_eq!(groups::<i32>(&[], &[], &[0], &[0])?.cu_seqlens, [0]);
+        assert_eq!(groups_batch::<i32>(&Batch::new(&[], &[0], &[], &[0])?)?.cu_seqlens, [0]);
         Ok(())
     }
 
@@ -181,7 +183,7 @@ mod tests {
     fn either_side_out_of_order_is_refused() {
         let message = |side| {
             format!(
-                "{side}_spans: row 0, token 1: span (0, 1) comes after (1, 2), but non-empty spans must not decrease in start or end \
+                "{side}: row 0, token 1: span (0, 1) comes after (1, 2), but non-empty spans must not decrease in start or end \
                  (if another text starts here, cu_seqlens must have a boundary)"
             )
         };

@@ -1,4 +1,6 @@
-//! The floating-point types of a loss.
+//! Losses in nats, and their [reduction](reduce()) over a mapping to one loss per student token.
+
+pub use crate::reduce::{Reduction, reduce, reduce_into};
 
 /// A loss in nats: `f32` or `f64`. A NaN or infinite value means "no loss".
 pub trait Loss: Copy + Send + Sync + PartialOrd + sealed::Value {}

@@ -1,9 +1,21 @@
-//! The ranges of a mapping: how they number teacher rows, and how they are checked against a batch.
+//! Mappings from student tokens to teacher tokens, and what can be said about two tokenizations of a text.
+//!
+//! A mapping has one [`TokenRange`] of teacher rows per student token. [`align`] makes it from the text that tokens
+//! share, [`chunk_map`] is a baseline that ignores the text. [`unmapped_reasons`] says why a token has no loss,
+//! [`overlap`] how well a mapping fits. [`groups`] finds the runs of tokens on which both tokenizers agree, [`starts`] the
+//! places at which both start a token.
 
-use std::ops;
+use core::ops;
+
+pub use crate::align::{align, align_batch, align_batch_into, align_into};
+pub use crate::chunks::{chunk_boundaries, chunk_map};
+pub use crate::groups::{Groups, groups, groups_batch};
+pub use crate::overlap::{Overlap, overlap, overlap_batch};
+pub use crate::reasons::{Reason, unmapped_reasons, unmapped_reasons_batch};
+pub use crate::starts::{starts, starts_batch, starts_batch_into};
 
 use crate::checks::expect_at_most;
-use crate::error::SpanError;
+use crate::error::{Error, Input};
 
 /// Half-open range of teacher rows, or [`UNMAPPED`].
 pub type TokenRange = [i32; 2];
@@ -14,9 +26,9 @@ pub const UNMAPPED: TokenRange = [-1, -1];
 /// An `i32` numbers the rows, and `stop` is one past the last row.
 pub(crate) const MAX_ROWS: usize = i32::MAX as usize;
 
-/// [`SpanError::TooMany`] if a [`TokenRange`] cannot number `got` rows.
-pub(crate) fn expect_rows(argument: &'static str, got: usize) -> Result<(), SpanError> {
-    expect_at_most(argument, "rows", MAX_ROWS, got)
+/// [`Error::TooMany`] if a [`TokenRange`] cannot number `got` rows.
+pub(crate) fn expect_rows(input: Input, got: usize) -> Result<(), Error> {
+    expect_at_most(input, "rows", MAX_ROWS, got)
 }
 
 /// The number of a row, for a caller that has called [`expect_rows`].
@@ -27,7 +39,7 @@ pub(crate) fn to_row(index: usize) -> i32 {
 
 /// The losses of `token`'s range: `None` for [`UNMAPPED`], an error for a range that is empty or out of bounds.
 #[inline]
-pub(crate) fn resolve<L>(token: usize, range: TokenRange, losses: &[L]) -> Result<Option<&[L]>, SpanError> {
+pub(crate) fn resolve<L>(token: usize, range: TokenRange, losses: &[L]) -> Result<Option<&[L]>, Error> {
     let [first, stop] = range.map(|row| row.cast_unsigned() as usize); // a negative row becomes one past every end
     if first < stop && stop <= losses.len() {
         return Ok(Some(&losses[first..stop]));
@@ -35,7 +47,7 @@ pub(crate) fn resolve<L>(token: usize, range: TokenRange, losses: &[L]) -> Resul
     if range == UNMAPPED {
         return Ok(None);
     }
-    Err(SpanError::Range { token, range, items: "losses", len: losses.len() })
+    Err(Error::Range { token, range, items: "losses", len: losses.len() })
 }
 
 /// The teacher rows of `token`'s range. They must belong to the token's own text: row `row` of the batch, with the
@@ -47,7 +59,7 @@ pub(crate) fn resolve_in_text(
     row: usize,
     own: &ops::Range<usize>,
     len: usize,
-) -> Result<Option<ops::Range<usize>>, SpanError> {
+) -> Result<Option<ops::Range<usize>>, Error> {
     let [first, stop] = range.map(|row| row.cast_unsigned() as usize); // as above
     if own.start <= first && first < stop && stop <= own.end {
         return Ok(Some(first..stop));
@@ -56,9 +68,9 @@ pub(crate) fn resolve_in_text(
         return Ok(None);
     }
     if first < stop && stop <= len {
-        return Err(SpanError::OtherText { token, row, range, rows: [own.start, own.end] });
+        return Err(Error::OtherText { token, row, range, rows: [own.start, own.end] });
     }
-    Err(SpanError::Range { token, range, items: "teacher tokens", len })
+    Err(Error::Range { token, range, items: "teacher tokens", len })
 }
 
 #[cfg(test)]
@@ -67,7 +79,7 @@ mod tests {
 
     #[test]
     fn more_rows_than_i32_can_number_are_refused() {
-        assert!(expect_rows("teacher_spans", MAX_ROWS).is_ok());
-        assert!(expect_rows("teacher_spans", MAX_ROWS + 1).is_err());
+        assert!(expect_rows(Input::Teacher, MAX_ROWS).is_ok());
+        assert!(expect_rows(Input::Teacher, MAX_ROWS + 1).is_err());
     }
 }

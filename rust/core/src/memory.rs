@@ -1,16 +1,18 @@
-//! Vectors whose allocation can fail: [`SpanError::Memory`] instead of an abort of the process.
+//! Vectors whose allocation can fail: [`Error::Memory`] instead of an abort of the process.
 
-use crate::error::SpanError;
+use alloc::vec::Vec;
+
+use crate::error::Error;
 
 /// An empty vector with room for `items` items.
-pub(crate) fn with_room<T>(items: usize) -> Result<Vec<T>, SpanError> {
+pub(crate) fn with_room<T>(items: usize) -> Result<Vec<T>, Error> {
     let mut empty = Vec::new();
     empty.try_reserve_exact(items).map_err(|_| refused::<T>(items))?;
     Ok(empty)
 }
 
 /// `items` copies of `value`.
-pub(crate) fn filled_with<T: Clone>(value: T, items: usize) -> Result<Vec<T>, SpanError> {
+pub(crate) fn filled_with<T: Clone>(value: T, items: usize) -> Result<Vec<T>, Error> {
     let mut filled = with_room(items)?;
     filled.resize(items, value);
     Ok(filled)
@@ -18,7 +20,7 @@ pub(crate) fn filled_with<T: Clone>(value: T, items: usize) -> Result<Vec<T>, Sp
 
 /// Appends an item to a vector whose final length is not known in advance.
 #[inline]
-pub(crate) fn push<T>(items: &mut Vec<T>, item: T) -> Result<(), SpanError> {
+pub(crate) fn push<T>(items: &mut Vec<T>, item: T) -> Result<(), Error> {
     if items.len() == items.capacity() {
         items.try_reserve(1).map_err(|_| refused::<T>(items.len().saturating_add(1)))?; // doubles the room
     }
@@ -28,29 +30,31 @@ pub(crate) fn push<T>(items: &mut Vec<T>, item: T) -> Result<(), SpanError> {
 
 /// Appends the items of a slice.
 #[inline]
-pub(crate) fn extend<T: Clone>(items: &mut Vec<T>, more: &[T]) -> Result<(), SpanError> {
+pub(crate) fn extend<T: Clone>(items: &mut Vec<T>, more: &[T]) -> Result<(), Error> {
     items.try_reserve(more.len()).map_err(|_| refused::<T>(items.len().saturating_add(more.len())))?;
     items.extend_from_slice(more);
     Ok(())
 }
 
-fn refused<T>(items: usize) -> SpanError {
-    SpanError::Memory { bytes: items.saturating_mul(size_of::<T>()) }
+fn refused<T>(items: usize) -> Error {
+    Error::Memory { bytes: items.saturating_mul(size_of::<T>()) }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
 
     #[test]
     fn too_large_an_allocation_is_an_error() {
-        assert_eq!(with_room::<u64>(usize::MAX), Err(SpanError::Memory { bytes: usize::MAX }));
-        assert_eq!(filled_with([0_i32; 2], usize::MAX), Err(SpanError::Memory { bytes: usize::MAX }));
+        assert_eq!(with_room::<u64>(usize::MAX), Err(Error::Memory { bytes: usize::MAX }));
+        assert_eq!(filled_with([0_i32; 2], usize::MAX), Err(Error::Memory { bytes: usize::MAX }));
         assert_eq!(filled_with(7_u8, 3), Ok(vec![7; 3]));
     }
 
     #[test]
-    fn items_are_appended_singly_or_as_a_slice() -> Result<(), SpanError> {
+    fn items_are_appended_singly_or_as_a_slice() -> Result<(), Error> {
         let mut items = Vec::new();
         for item in 0..5 {
             push(&mut items, item)?;

@@ -1,8 +1,9 @@
 //! The non-empty spans of one text, checked for order.
 
-use std::ops;
+use alloc::vec::Vec;
+use core::ops;
 
-use crate::error::SpanError;
+use crate::error::{Error, Input};
 use crate::mapping::to_row;
 use crate::memory::with_room;
 use crate::offset::{Offset, Span, is_empty};
@@ -25,8 +26,8 @@ pub(crate) fn all_in_order<T: Offset>(spans: &[Span<T>]) -> bool {
     pairs.fold(filled, |ok, (a, b)| ok & (a[0] <= b[0]) & (a[1] <= b[1]))
 }
 
-/// [`SpanError::Unsorted`] for the first non-empty span of a batch's row `row` that is out of order.
-pub(crate) fn expect_order<T: Offset>(argument: &'static str, spans: &[Span<T>], row: usize) -> Result<(), SpanError> {
+/// [`Error::Unsorted`] for the first non-empty span of a batch's row `row` that is out of order.
+pub(crate) fn expect_order<T: Offset>(input: Input, spans: &[Span<T>], row: usize) -> Result<(), Error> {
     if all_in_order(&spans[filled(spans)]) {
         return Ok(());
     }
@@ -36,7 +37,7 @@ pub(crate) fn expect_order<T: Offset>(argument: &'static str, spans: &[Span<T>],
             && (span[0] < previous[0] || span[1] < previous[1])
         {
             let [previous, span] = [previous, span].map(|span| span.map(T::into));
-            return Err(SpanError::Unsorted { argument, row, token, previous, span });
+            return Err(Error::Unsorted { input, row, token, previous, span });
         }
         last = Some(span);
     }
@@ -46,14 +47,14 @@ pub(crate) fn expect_order<T: Offset>(argument: &'static str, spans: &[Span<T>],
 /// The non-empty spans of a batch's row `row` and their flat rows, numbered from `base`.
 ///
 /// # Errors
-/// As [`expect_order`], and [`SpanError::Memory`].
+/// As [`expect_order`], and [`Error::Memory`].
 pub(crate) fn non_empty<T: Offset>(
-    argument: &'static str,
+    input: Input,
     all: &[Span<T>],
     row: usize,
     base: usize,
-) -> Result<(Vec<Span<T>>, Vec<i32>), SpanError> {
-    expect_order(argument, all, row)?;
+) -> Result<(Vec<Span<T>>, Vec<i32>), Error> {
+    expect_order(input, all, row)?;
     let (mut spans, mut rows) = (with_room(all.len())?, with_room(all.len())?);
     for (token, &span) in all.iter().enumerate().filter(|(_, span)| !is_empty(span)) {
         spans.push(span);

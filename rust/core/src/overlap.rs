@@ -1,10 +1,11 @@
 //! How much text student tokens share with the teacher tokens that they are mapped to.
 
-use std::ops;
+use alloc::vec::Vec;
+use core::ops;
 
-use crate::batch::Rows;
+use crate::batch::{Batch, one_row};
 use crate::checks::expect_len;
-use crate::error::SpanError;
+use crate::error::{Error, Input};
 use crate::mapping::{TokenRange, expect_rows, resolve_in_text};
 use crate::memory::with_room;
 use crate::offset::{Offset, Span};
@@ -21,22 +22,21 @@ pub struct Overlap {
     pub ios: Vec<f64>,
 }
 
-/// The [`Overlap`] of each student token of a ragged batch with the teacher tokens that it is mapped to. 0 for an
-/// unmapped token with a non-empty span, NaN for an empty span.
+/// The [`Overlap`] of each student token with the teacher tokens that it is mapped to. 0 for an unmapped token with a
+/// non-empty span, NaN for an empty span.
 ///
-/// `mapping` may be any mapping into the teacher rows of the token's own text, for example from
-/// [`align_batch`](crate::align_batch) or from chunks. A range may miss text of the token or lie far away from it.
-/// Teacher spans may repeat, nest and leave holes. Empty ones may appear anywhere. One pair of texts is a batch of
-/// one row: `&[0, n]`.
+/// `mapping` may be any mapping into the teacher's rows, for example from [`align`](crate::align) or from chunks. A
+/// range may miss text of the token or lie far away from it. Teacher spans may repeat, nest and leave holes. Empty
+/// ones may appear anywhere.
 ///
 /// Time `O(M + N log M)` for ranges of any length, memory `O(M)`. Never panics.
 ///
 /// Source: arXiv 2503.19123, section 2 and Fig. 3.
 ///
 /// # Errors
-/// [`SpanError::Length`] for a mapping of another length, [`SpanError::Range`] for a range that is neither
-/// [`UNMAPPED`](crate::UNMAPPED) nor a range of teacher rows, [`SpanError::OtherText`] for rows of another text,
-/// [`SpanError::Memory`]; teacher spans and `cu_seqlens` as in [`align_batch`](crate::align_batch).
+/// [`Error::Length`] for a mapping of another length, [`Error::Range`] for a range that is neither
+/// [`UNMAPPED`](crate::UNMAPPED) nor a range of teacher rows, [`Error::Memory`]; teacher spans as in
+/// [`align`](crate::align).
 ///
 /// # Example
 /// ```
@@ -44,27 +44,29 @@ pub struct Overlap {
 ///
 /// let (student, teacher) = ([[0, 5], [5, 9]], [[0, 2], [2, 7], [7, 9]]); // proof|read, pr|oofre|ad
 /// let mapping = align(&student, &teacher)?; // pr|oofre, oofre|ad
-/// let overlap = overlap(&student, &teacher, &mapping, &[0, 2], &[0, 3])?;
+/// let overlap = overlap(&student, &teacher, &mapping)?;
 /// assert_eq!(overlap.ios, [1.0, 1.0]);
 /// assert_eq!(overlap.iou, [5.0 / 7.0, 4.0 / 7.0]);
-/// # Ok::<(), vocagno::SpanError>(())
+/// # Ok::<(), vocagno::Error>(())
 /// ```
-pub fn overlap<T: Offset>(
-    student: &[Span<T>],
-    teacher: &[Span<T>],
-    mapping: &[TokenRange],
-    student_cu_seqlens: &[i64],
-    teacher_cu_seqlens: &[i64],
-) -> Result<Overlap, SpanError> {
-    expect_len("mapping", student.len(), mapping.len())?;
-    expect_rows("teacher_spans", teacher.len())?;
-    let (student_rows, teacher_rows) =
-        Rows::of_both((student_cu_seqlens, student.len()), (teacher_cu_seqlens, teacher.len()))?;
+pub fn overlap<T: Offset>(student: &[Span<T>], teacher: &[Span<T>], mapping: &[TokenRange]) -> Result<Overlap, Error> {
+    overlap_batch(&Batch::new(student, &one_row(student), teacher, &one_row(teacher))?, mapping)
+}
 
-    let mut overlap = Overlap { iou: with_room(student.len())?, ios: with_room(student.len())? };
-    for row in 0..student_rows.count() {
-        let text = Text::checked(teacher, teacher_rows.range(row), row)?;
-        for token in student_rows.range(row) {
+/// [`overlap`] for every row of a ragged batch. `mapping` numbers teacher rows flat over the whole batch.
+///
+/// # Errors
+/// As [`overlap`], and [`Error::OtherText`] for a range of teacher rows of another text.
+pub fn overlap_batch<T: Offset>(batch: &Batch<'_, T>, mapping: &[TokenRange]) -> Result<Overlap, Error> {
+    let (student, teacher) = (batch.student, batch.teacher);
+    expect_len(Input::Mapping, student.len(), mapping.len())?;
+    expect_rows(Input::Teacher, teacher.len())?;
+
+    let num_tokens = batch.student_rows().num_tokens();
+    let mut overlap = Overlap { iou: with_room(num_tokens)?, ios: with_room(num_tokens)? };
+    for (row, tokens, others) in batch.iter() {
+        let text = Text::checked(teacher, others, row)?;
+        for token in tokens {
             let own = resolve_in_text(token, mapping[token], row, &text.all, teacher.len())?;
             let range = own.map_or(0..0, |own| text.index(own.start)..text.index(own.end));
             let [iou, ios] = text.shares(student[token], range);
@@ -87,8 +89,8 @@ struct Text<T> {
 }
 
 impl<T: Offset> Text<T> {
-    fn checked(teacher: &[Span<T>], all: ops::Range<usize>, row: usize) -> Result<Self, SpanError> {
-        let (spans, rows) = non_empty("teacher_spans", &teacher[all.clone()], row, all.start)?;
+    fn checked(teacher: &[Span<T>], all: ops::Range<usize>, row: usize) -> Result<Self, Error> {
+        let (spans, rows) = non_empty(Input::Teacher, &teacher[all.clone()], row, all.start)?;
         let (mut total, mut reach) = (0, T::MIN);
         let added = spans.iter().map(|&[start, end]| {
             total += length([start.max(reach), end]);
@@ -155,13 +157,16 @@ fn ratio(part: u64, whole: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use alloc::borrow::ToOwned;
+    use alloc::string::ToString;
+    use alloc::vec;
+
     use super::*;
     use crate::mapping::UNMAPPED;
 
     /// IoU and IoS of one student token with a range of teacher rows.
-    fn shares(student: Span<i64>, teacher: &[Span<i64>], range: TokenRange) -> Result<[f64; 2], SpanError> {
-        let rows = i64::try_from(teacher.len()).unwrap_or_default();
-        let found = overlap(&[student], teacher, &[range], &[0, 1], &[0, rows])?;
+    fn shares(student: Span<i64>, teacher: &[Span<i64>], range: TokenRange) -> Result<[f64; 2], Error> {
+        let found = overlap(&[student], teacher, &[range])?;
         Ok([found.iou[0], found.ios[0]])
     }
 
@@ -205,14 +210,16 @@ mod tests {
     #[test]
     fn rows_of_another_text_are_refused() {
         let spans = [[0, 1], [5, 6], [0, 1]];
-        let with = |mapping: [TokenRange; 3]| overlap(&spans, &spans, &mapping, &[0, 2, 3], &[0, 2, 3]);
+        let with =
+            |mapping: [TokenRange; 3]| overlap_batch(&Batch::new(&spans, &[0, 2, 3], &spans, &[0, 2, 3])?, &mapping);
         assert_eq!(with([[0, 1], [0, 2], [2, 3]]).map(|found| found.ios), Ok(vec![1.0; 3]));
         let error = with([[0, 1], [1, 3], [2, 3]]).map_err(|error| error.to_string());
         let message = "mapping: token 1: expected teacher rows 0 to 2, those of its text, row 0, got (1, 3)";
         assert_eq!(error, Err(message.to_owned()));
-        let range = SpanError::Range { token: 2, range: [2, 4], items: "teacher tokens", len: 3 };
+        let range = Error::Range { token: 2, range: [2, 4], items: "teacher tokens", len: 3 };
         assert_eq!(with([UNMAPPED, UNMAPPED, [2, 4]]), Err(range));
-        let error = overlap(&spans, &[[5, 9], [3, 4]], &[UNMAPPED; 3], &[0, 2, 3], &[0, 0, 2]);
-        assert!(matches!(error, Err(SpanError::Unsorted { row: 1, token: 1, .. })));
+        let batch = Batch::new(&spans, &[0, 2, 3], &[[5, 9], [3, 4]], &[0, 0, 2]);
+        let error = batch.and_then(|batch| overlap_batch(&batch, &[UNMAPPED; 3]));
+        assert!(matches!(error, Err(Error::Unsorted { row: 1, token: 1, .. })));
     }
 }

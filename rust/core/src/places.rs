@@ -1,18 +1,20 @@
-//! Checks spans: compares the characters of tokens with the text at their spans.
+//! Checks spans with [`Places`]: compares the characters of tokens with the text at their spans.
 
 mod claimed_text;
 mod fold;
 
-use std::iter::repeat_n;
-use std::ops::Range;
-use std::str::from_utf8;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::iter::repeat_n;
+use core::ops::Range;
+use core::str::from_utf8;
 
 use self::claimed_text::ClaimedText;
 use self::fold::{fold, is_within};
-use crate::batch::Rows;
+use crate::batch::{Rows, one_row};
 use crate::checks::{expect_len, piece_end};
-use crate::error::SpanError;
-use crate::memory::{filled_with, with_room};
+use crate::error::{Error, Input};
+use crate::memory::{push, with_room};
 use crate::offset::Span;
 use crate::spans::piece_table::PieceTable;
 
@@ -54,8 +56,8 @@ impl Places {
     /// Folds every piece once. `unknown` is the id of the token for text that the vocabulary lacks.
     ///
     /// # Errors
-    /// [`SpanError::TooMany`] for pieces of 4 GiB or more, [`SpanError::Memory`].
-    pub fn new(table: &PieceTable, unknown: Option<i32>) -> Result<Self, SpanError> {
+    /// [`Error::TooMany`] for pieces of 4 GiB or more, [`Error::Memory`].
+    pub fn new(table: &PieceTable, unknown: Option<i32>) -> Result<Self, Error> {
         let (mut folded, mut ends, mut kinds) = (String::new(), with_room(table.len())?, with_room(table.len())?);
         for id in 0..i32::try_from(table.len()).unwrap_or(i32::MAX) {
             let piece = table.surface(id).filter(|_| unknown != Some(id));
@@ -85,53 +87,68 @@ impl Places {
         self.folded.get(start..self.ends[id] as usize).unwrap_or_default()
     }
 
-    /// Finds the tokens whose characters are not a subsequence of the text at their byte spans. Tokens that are
-    /// parts of a character are compared together, with the text at all their spans. Unknown tokens and parts
-    /// that form no character are skipped.
+    /// Finds the tokens of one text whose characters are not a subsequence of the text at their byte spans, as ranges of
+    /// tokens: one token, or the parts of a character. These are compared together, with the text at all their spans.
+    /// Unknown tokens and parts that form no character are skipped.
     ///
     /// Time is linear in tokens and in the text at their spans.
     ///
     /// # Errors
-    /// For `cu_seqlens` that do not match the ids, and [`SpanError::Length`] unless there is one span per id and
-    /// one text per row.
+    /// [`Error::Length`] unless there is one span per id, [`Error::Memory`].
     ///
     /// # Example
     /// ```
-    /// use vocagno::{DummyPrefix, PieceRole, PieceTable, Places};
+    /// use vocagno::places::Places;
+    /// use vocagno::spans::{DummyPrefix, PieceRole, PieceTable};
     ///
     /// let table = PieceTable::new(["proof", "read"].map(Some), &[PieceRole::Plain; 2], DummyPrefix::None)?;
     /// let places = Places::new(&table, None)?;
-    /// let found = places.disagreeing(&table, &[0, 1], &[[0, 6], [6, 10]], &[0, 2], &["Pro\u{f3}fRead"])?;
-    /// assert!(found.is_empty()); // case and marks are ignored
-    /// let found = places.disagreeing(&table, &[0, 1], &[[0, 4], [4, 8]], &[0, 2], &["proofread"])?;
-    /// assert_eq!(found.len(), 2);
-    /// # Ok::<(), vocagno::SpanError>(())
+    /// let wrong = places.disagreeing(&table, &[0, 1], &[[0, 6], [6, 10]], "Pro\u{f3}fRead")?;
+    /// assert!(wrong.is_empty()); // case and marks are ignored
+    /// let wrong = places.disagreeing(&table, &[0, 1], &[[0, 4], [4, 8]], "proofread")?;
+    /// assert_eq!(wrong, [[0, 1], [1, 2]]);
+    /// # Ok::<(), vocagno::Error>(())
     /// ```
-    pub fn disagreeing<S: AsRef<str> + Sync>(
+    pub fn disagreeing(
         &self,
         table: &PieceTable,
         ids: &[i32],
         spans: &[Span<i32>],
-        cu_seqlens: &[i64],
+        text: &str,
+    ) -> Result<Vec<[usize; 2]>, Error> {
+        let all = self.disagreeing_batch(table, ids, spans, Rows::new(&one_row(ids), ids.len())?, &[text])?;
+        Ok(all.into_iter().map(|wrong| wrong.tokens).collect())
+    }
+
+    /// [`disagreeing`](Self::disagreeing) for a batch of texts.
+    ///
+    /// # Errors
+    /// As [`disagreeing`](Self::disagreeing), and [`Error::Length`] for ids or texts that are not those of `rows`.
+    pub fn disagreeing_batch<S: AsRef<str>>(
+        &self,
+        table: &PieceTable,
+        ids: &[i32],
+        spans: &[Span<i32>],
+        rows: Rows<'_>,
         texts: &[S],
-    ) -> Result<Vec<Disagreement>, SpanError> {
-        expect_len("spans", ids.len(), spans.len())?;
-        let rows = Rows::checked("cu_seqlens", cu_seqlens, ids.len())?;
-        expect_len("texts", rows.count(), texts.len())?;
-        let mut found = filled_with(Vec::new(), rows.count())?;
-        rows.for_each(&mut vec![(); ids.len()], &mut found, &|row, _, found| {
-            let range = rows.range(row);
+    ) -> Result<Vec<Disagreement>, Error> {
+        expect_len(Input::Spans, ids.len(), spans.len())?;
+        rows.expect_tokens(Input::Ids, ids.len())?;
+        rows.expect_rows(Input::Texts, texts.len())?;
+        let mut all = Vec::new();
+        for (row, range) in rows.iter() {
             let (ids, spans, text) = (&ids[range.clone()], &spans[range.clone()], texts[row].as_ref());
+            let mut pushed = Ok(());
             self.each_unit(table, ids, |tokens, characters| {
                 let span = around(&spans[tokens.clone()]);
-                if !is_within(characters.unwrap_or_default(), slice(text, span)) {
+                if pushed.is_ok() && !is_within(characters.unwrap_or_default(), slice(text, span)) {
                     let tokens = [range.start + tokens.start, range.start + tokens.end];
-                    found.push(Disagreement { row, tokens });
+                    pushed = push(&mut all, Disagreement { row, tokens });
                 }
             });
-            Ok(())
-        })?;
-        Ok(found.concat())
+            pushed?;
+        }
+        Ok(all)
     }
 
     /// Whether the characters of some tokens are a subsequence of a text.

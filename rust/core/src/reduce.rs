@@ -1,7 +1,9 @@
 //! The reduction of the teacher's losses over a mapping to one loss per student token.
 
+use alloc::vec::Vec;
+
 use crate::checks::expect_len;
-use crate::error::SpanError;
+use crate::error::{Error, Input};
 use crate::loss::{Loss, finite};
 use crate::mapping::{TokenRange, resolve};
 use crate::memory::filled_with;
@@ -30,8 +32,8 @@ pub enum Reduction {
 /// Source: arXiv 2503.19123, Eq. 2.
 ///
 /// # Errors
-/// [`SpanError::Range`]: a range that is neither [`UNMAPPED`](crate::UNMAPPED) nor `0 <= first < stop <= losses.len()`.
-/// [`SpanError::Memory`].
+/// [`Error::Range`]: a range that is neither [`UNMAPPED`](crate::UNMAPPED) nor `0 <= first < stop <= losses.len()`.
+/// [`Error::Memory`].
 ///
 /// # Example
 /// ```
@@ -40,9 +42,9 @@ pub enum Reduction {
 /// let losses = [0.5_f32, 2.0, f32::NAN];
 /// let reduced = reduce(&losses, &[[0, 2], [1, 3]], Reduction::Mean)?;
 /// assert_eq!(reduced, [1.25, 2.0]);
-/// # Ok::<(), vocagno::SpanError>(())
+/// # Ok::<(), vocagno::Error>(())
 /// ```
-pub fn reduce<L: Loss>(losses: &[L], mapping: &[TokenRange], how: Reduction) -> Result<Vec<f32>, SpanError> {
+pub fn reduce<L: Loss>(losses: &[L], mapping: &[TokenRange], how: Reduction) -> Result<Vec<f32>, Error> {
     let mut out = filled_with(0.0, mapping.len())?;
     reduce_into(losses, mapping, how, &mut out)?;
     Ok(out)
@@ -51,15 +53,15 @@ pub fn reduce<L: Loss>(losses: &[L], mapping: &[TokenRange], how: Reduction) -> 
 /// [`reduce`] into a slice with one value per range.
 ///
 /// # Errors
-/// As [`reduce`], and [`SpanError::Length`] for a slice of another length. After an error the contents of `out`
+/// As [`reduce`], and [`Error::Length`] for a slice of another length. After an error the contents of `out`
 /// are unspecified.
 pub fn reduce_into<L: Loss>(
     losses: &[L],
     mapping: &[TokenRange],
     how: Reduction,
     out: &mut [f32],
-) -> Result<(), SpanError> {
-    expect_len("out", mapping.len(), out.len())?;
+) -> Result<(), Error> {
+    expect_len(Input::Out, mapping.len(), out.len())?;
     let [low, high] = L::BOUNDS;
     match how {
         Reduction::Max => each(losses, mapping, out, |range| extreme(range, low, |a, b| if a < b { b } else { a })),
@@ -89,7 +91,7 @@ fn each<L: Loss>(
     mapping: &[TokenRange],
     out: &mut [f32],
     fold: impl Fn(&[L]) -> Option<f64>,
-) -> Result<(), SpanError> {
+) -> Result<(), Error> {
     for (token, (value, &range)) in out.iter_mut().zip(mapping).enumerate() {
         let reduced = resolve(token, range, losses)?.and_then(&fold);
         *value = reduced.map_or(f32::NAN, to_f32);
@@ -110,6 +112,9 @@ fn mean<L: Loss>(losses: &[L]) -> Option<f64> {
 #[cfg(test)]
 #[expect(clippy::float_cmp, reason = "these results are exact")]
 mod tests {
+    use alloc::string::ToString;
+    use alloc::vec;
+
     use super::*;
     use crate::mapping::UNMAPPED;
 
@@ -146,9 +151,9 @@ mod tests {
     fn ranges_outside_are_refused() {
         for range in [[-1, 0], [0, 0], [1, 0], [0, 4], [3, 4], [-1, 2], [i32::MIN, i32::MAX], [0, -1], [-2, -2]] {
             let error = reduce(&[1.0_f32; 3], &[[0, 3], range], Reduction::Max);
-            assert_eq!(error, Err(SpanError::Range { token: 1, range, items: "losses", len: 3 }));
+            assert_eq!(error, Err(Error::Range { token: 1, range, items: "losses", len: 3 }));
         }
-        let error = SpanError::Range { token: 1, range: [0, 4], items: "losses", len: 3 }.to_string();
+        let error = Error::Range { token: 1, range: [0, 4], items: "losses", len: 3 }.to_string();
         let message = "mapping: token 1: expected (-1, -1) or 0 <= first < stop <= 3, the number of losses, got (0, 4)";
         assert_eq!(error, message);
     }

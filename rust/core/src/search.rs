@@ -65,6 +65,8 @@ fn seek_back<T: Offset>(spans: &[Span<T>], from: usize, before: impl Fn(&Span<T>
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     #[test]

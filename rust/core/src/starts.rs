@@ -1,8 +1,9 @@
 //! Where both tokenizations start a token: the teacher token that starts at the byte at which a student token starts.
 
-use crate::batch::Rows;
-use crate::checks::expect_len;
-use crate::error::SpanError;
+use alloc::vec::Vec;
+
+use crate::batch::Batch;
+use crate::error::{Error, Input};
 use crate::mapping::{expect_rows, to_row};
 use crate::memory::filled_with;
 use crate::offset::{Offset, Span, is_empty};
@@ -19,47 +20,40 @@ use crate::ordered::expect_order;
 /// Both sides use one unit (bytes or characters). Time `O(N + M)`, no extra memory but the result. Never panics.
 ///
 /// # Errors
-/// [`SpanError::Unsorted`]: a non-empty span of either side starts or ends before its predecessor.
-/// [`SpanError::TooMany`]: 2^31 teacher rows or more. [`SpanError::Memory`].
+/// [`Error::Unsorted`]: a non-empty span of either side starts or ends before its predecessor.
+/// [`Error::TooMany`]: 2^31 teacher rows or more. [`Error::Memory`].
 ///
 /// # Example
 /// ```
 /// let (student, teacher) = ([[0, 5], [5, 9], [9, 11]], [[0, 2], [2, 7], [7, 9], [9, 11]]); // proof|read|er, pr|oofre|ad|er
-/// assert_eq!(vocagno::starts(&student, &teacher)?, [0, -1, 3]);
-/// # Ok::<(), vocagno::SpanError>(())
+/// assert_eq!(vocagno::mapping::starts(&student, &teacher)?, [0, -1, 3]);
+/// # Ok::<(), vocagno::Error>(())
 /// ```
-pub fn starts<T: Offset>(student: &[Span<T>], teacher: &[Span<T>]) -> Result<Vec<i32>, SpanError> {
+pub fn starts<T: Offset>(student: &[Span<T>], teacher: &[Span<T>]) -> Result<Vec<i32>, Error> {
     let mut out = filled_with(-1, student.len())?;
-    expect_rows("teacher_spans", teacher.len())?;
+    expect_rows(Input::Teacher, teacher.len())?;
     starts_row(student, teacher, 0, 0, &mut out)?;
     Ok(out)
 }
 
-/// [`starts`] for every row of a ragged batch, as [`align_batch`](crate::align_batch). Teacher rows are numbered flat
-/// over the whole batch.
-///
-/// With the feature `rayon`, rows run in parallel if the call is made inside a rayon thread pool.
+/// [`starts`] for every row of a ragged batch. Teacher rows are numbered flat over the whole batch.
 ///
 /// # Errors
-/// As [`starts`], and as [`align_batch`](crate::align_batch) for `out` and `cu_seqlens`. After an error the contents of
-/// `out` are unspecified.
-pub fn starts_batch<T: Offset>(
-    student: &[Span<T>],
-    student_cu_seqlens: &[i64],
-    teacher: &[Span<T>],
-    teacher_cu_seqlens: &[i64],
-    out: &mut [i32],
-) -> Result<(), SpanError> {
-    expect_len("out", student.len(), out.len())?;
-    expect_rows("teacher_spans", teacher.len())?;
-    let (student_rows, teacher_rows) =
-        Rows::of_both((student_cu_seqlens, student.len()), (teacher_cu_seqlens, teacher.len()))?;
-    let mut nothing = vec![(); student_rows.count()];
-    student_rows.for_each(out, &mut nothing, &|row, out, ()| {
-        let others = teacher_rows.range(row);
-        let base = others.start;
-        starts_row(&student[student_rows.range(row)], &teacher[others], row, base, out)
-    })
+/// As [`starts`].
+pub fn starts_batch<T: Offset>(batch: &Batch<'_, T>) -> Result<Vec<i32>, Error> {
+    let mut out = filled_with(-1, batch.student_rows().num_tokens())?;
+    starts_batch_into(batch, &mut out)?;
+    Ok(out)
+}
+
+/// [`starts_batch`] into a slice with one item per student token of the batch, or of this [part](Batch::split) of it.
+///
+/// # Errors
+/// As [`starts`], and [`Error::Length`] for a slice of another length. After an error the contents of `out` are
+/// unspecified.
+pub fn starts_batch_into<T: Offset>(batch: &Batch<'_, T>, out: &mut [i32]) -> Result<(), Error> {
+    expect_rows(Input::Teacher, batch.teacher.len())?;
+    batch.for_each(out, |row, student, teacher, base, row_out| starts_row(student, teacher, row, base, row_out))
 }
 
 /// One row of a batch whose teacher spans begin at the flat row `base`.
@@ -69,9 +63,9 @@ fn starts_row<T: Offset>(
     row: usize,
     base: usize,
     out: &mut [i32],
-) -> Result<(), SpanError> {
-    expect_order("student_spans", student, row)?;
-    expect_order("teacher_spans", teacher, row)?;
+) -> Result<(), Error> {
+    expect_order(Input::Student, student, row)?;
+    expect_order(Input::Teacher, teacher, row)?;
     out.fill(-1);
     let mut others = starting(teacher).peekable();
     for (token, start) in starting(student) {
@@ -95,6 +89,8 @@ fn starting<T: Offset>(spans: &[Span<T>]) -> impl Iterator<Item = (usize, T)> {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
 
     #[test]
@@ -130,24 +126,22 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_numbers_flat_teacher_rows() {
+    fn a_batch_numbers_flat_teacher_rows() -> Result<(), Error> {
         let (student, teacher) = ([[0, 2], [0, 2], [2, 4]], [[0, 1], [1, 2], [0, 2], [2, 4]]);
-        let mut out = [7; 3];
-        assert_eq!(starts_batch(&student, &[0, 1, 1, 3], &teacher, &[0, 2, 2, 4], &mut out), Ok(()));
-        assert_eq!(out, [0, 2, 3]);
-        let refused = starts_batch(&student, &[0, 3], &teacher, &[0, 2, 4], &mut out);
-        assert_eq!(refused, Err(SpanError::Length { argument: "teacher_cu_seqlens", expected: 2, got: 3 }));
-        let refused = starts_batch(&student, &[0, 3], &teacher, &[0, 4], &mut out[..2]);
-        assert_eq!(refused, Err(SpanError::Length { argument: "out", expected: 3, got: 2 }));
+        let batch = Batch::new(&student, &[0, 1, 1, 3], &teacher, &[0, 2, 2, 4])?;
+        assert_eq!(starts_batch(&batch)?, [0, 2, 3]);
+        let refused = starts_batch_into(&batch, &mut [7; 2]);
+        assert_eq!(refused, Err(Error::Length { input: Input::Out, expected: 3, got: 2 }));
+        Ok(())
     }
 
     #[test]
     fn either_side_out_of_order_is_refused() {
         let disorder = [[0, 4], [0, 0], [2, 3]];
-        for argument in ["student_spans", "teacher_spans"] {
+        for input in [Input::Student, Input::Teacher] {
             let sides: [&[Span<i32>]; 2] =
-                if argument == "student_spans" { [&disorder, &[[0, 9]]] } else { [&[[0, 9]], &disorder] };
-            let expected = SpanError::Unsorted { argument, row: 0, token: 2, previous: [0, 4], span: [2, 3] };
+                if input == Input::Student { [&disorder, &[[0, 9]]] } else { [&[[0, 9]], &disorder] };
+            let expected = Error::Unsorted { input, row: 0, token: 2, previous: [0, 4], span: [2, 3] };
             assert_eq!(starts(sides[0], sides[1]), Err(expected));
         }
     }

@@ -193,6 +193,9 @@ fn write_ranges<T: Offset>(
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
     use super::*;
 
     fn spans(lengths: impl IntoIterator<Item = i32>) -> Vec<Span<i32>> {

@@ -6,17 +6,14 @@ mod oracle;
 use generators::{any_spans, sorted_spans, tiling};
 use oracle::{boundaries, index};
 use proptest::prelude::*;
-use vocagno::{Groups, Span, SpanError, UNMAPPED, align, groups};
-
-fn of(student: &[Span<i64>], teacher: &[Span<i64>]) -> Result<Groups, SpanError> {
-    let cu = [student, teacher].map(|side| boundaries([side.len()].into_iter()));
-    groups(student, teacher, &cu[0], &cu[1])
-}
+use vocagno::error::{Error, Input};
+use vocagno::mapping::{Groups, groups_batch};
+use vocagno::{Batch, Span, UNMAPPED, align, groups};
 
 proptest! {
     #[test]
     fn groups_lie_between_the_cuts(student in sorted_spans(), teacher in sorted_spans()) {
-        let found = of(&student, &teacher)?;
+        let found = groups(&student, &teacher)?;
         let pairs: Vec<_> = found.student.iter().copied().zip(found.teacher).map(|(own, other)| [own, other]).collect();
         prop_assert_eq!(pairs, oracle::groups(&student, &teacher));
         prop_assert_eq!(found.cu_seqlens, [0, i64::from(index(found.student.len()))]);
@@ -24,7 +21,7 @@ proptest! {
 
     #[test]
     fn what_a_token_is_mapped_to_is_in_its_group(student in sorted_spans(), teacher in sorted_spans()) {
-        let found = of(&student, &teacher)?;
+        let found = groups(&student, &teacher)?;
         for (token, range) in align(&student, &teacher)?.into_iter().enumerate() {
             if range == UNMAPPED {
                 continue;
@@ -37,7 +34,7 @@ proptest! {
 
     #[test]
     fn groups_of_tilings_tile_both_sides(student in tiling(), teacher in tiling()) {
-        let found = of(&student, &teacher)?;
+        let found = groups(&student, &teacher)?;
         let both = |spans: &[Span<i64>]| spans.iter().map(|span| span[1]).collect::<std::collections::BTreeSet<_>>();
         let shared: Vec<i64> = both(&student).intersection(&both(&teacher)).copied().collect();
         let ends = |spans: &[Span<i64>], rows: &[vocagno::TokenRange]| -> Vec<i64> {
@@ -54,11 +51,11 @@ proptest! {
 
     #[test]
     fn either_side_out_of_order_is_refused(student in any_spans(), teacher in any_spans()) {
-        let expected = oracle::unsorted(&student).map(|token| ("student_spans", token));
-        let expected = expected.or(oracle::unsorted(&teacher).map(|token| ("teacher_spans", token)));
-        match (of(&student, &teacher), expected) {
+        let expected = oracle::unsorted(&student).map(|token| (Input::Student, token));
+        let expected = expected.or(oracle::unsorted(&teacher).map(|token| (Input::Teacher, token)));
+        match (groups(&student, &teacher), expected) {
             (Ok(_), None) => {}
-            (Err(SpanError::Unsorted { argument, token, .. }), Some(expected)) => prop_assert_eq!((argument, token), expected),
+            (Err(Error::Unsorted { input, token, .. }), Some(expected)) => prop_assert_eq!((input, token), expected),
             (result, expected) => prop_assert!(false, "{result:?}, expected {expected:?}"),
         }
     }
@@ -69,7 +66,7 @@ proptest! {
         let mut expected = Groups::default();
         expected.cu_seqlens.push(0);
         for (row, (student, teacher)) in rows.iter().enumerate() {
-            let found = of(student, teacher)?;
+            let found = groups(student, teacher)?;
             let moved = |ranges: Vec<vocagno::TokenRange>, by: i64| {
                 let by = i32::try_from(by).expect("small");
                 ranges.into_iter().map(move |range| range.map(|at| at + by))
@@ -80,6 +77,7 @@ proptest! {
         }
         let student: Vec<_> = rows.iter().flat_map(|(student, _)| student.clone()).collect();
         let teacher: Vec<_> = rows.iter().flat_map(|(_, teacher)| teacher.clone()).collect();
-        prop_assert_eq!(groups(&student, &teacher, &cu[0], &cu[1])?, expected);
+        let batch = Batch::new(&student, &cu[0], &teacher, &cu[1])?;
+        prop_assert_eq!(groups_batch(&batch)?, expected);
     }
 }

@@ -7,7 +7,8 @@ use generators::{any_spans, sorted_spans, student_spans};
 use oracle::{boundaries, index};
 use proptest::prelude::*;
 use proptest::sample::Index;
-use vocagno::{SpanError, TokenRange, UNMAPPED, align, chunk_boundaries, chunk_map, overlap};
+use vocagno::mapping::{chunk_boundaries, chunk_map, overlap_batch};
+use vocagno::{Batch, Error, TokenRange, UNMAPPED, align, overlap};
 
 /// Any range of `rows` rows. [`UNMAPPED`] if it is empty.
 fn range_of(rows: usize, picks: [Index; 2]) -> TokenRange {
@@ -32,8 +33,7 @@ proptest! {
         picks in prop::collection::vec(any::<[Index; 2]>(), 24),
     ) {
         let mapping: Vec<TokenRange> = student.iter().zip(picks).map(|(_, pick)| range_of(teacher.len(), pick)).collect();
-        let cu = [boundaries([student.len()].into_iter()), boundaries([teacher.len()].into_iter())];
-        let found = overlap(&student, &teacher, &mapping, &cu[0], &cu[1])?;
+        let found = overlap(&student, &teacher, &mapping)?;
         let expected: Vec<_> = student.iter().zip(&mapping).map(|(&span, &range)| oracle::overlap(span, &teacher, range)).collect();
         prop_assert_eq!(bits(&found.iou), bits(&expected.iter().map(|share| share[0]).collect::<Vec<_>>()));
         prop_assert_eq!(bits(&found.ios), bits(&expected.iter().map(|share| share[1]).collect::<Vec<_>>()));
@@ -42,10 +42,9 @@ proptest! {
     #[test]
     fn overlap_refuses_teacher_spans_out_of_order(student in any_spans(), teacher in any_spans()) {
         let mapping = vec![UNMAPPED; student.len()];
-        let cu = [boundaries([student.len()].into_iter()), boundaries([teacher.len()].into_iter())];
-        match (overlap(&student, &teacher, &mapping, &cu[0], &cu[1]), oracle::unsorted(&teacher)) {
+        match (overlap(&student, &teacher, &mapping), oracle::unsorted(&teacher)) {
             (Ok(_), None) => {}
-            (Err(SpanError::Unsorted { token, .. }), Some(expected)) => prop_assert_eq!(token, expected),
+            (Err(Error::Unsorted { token, .. }), Some(expected)) => prop_assert_eq!(token, expected),
             (result, expected) => prop_assert!(false, "{result:?}, expected {expected:?}"),
         }
     }
@@ -54,8 +53,7 @@ proptest! {
     fn overlap_takes_any_offsets(student in prop::collection::vec(any::<[i64; 2]>(), 0..9), mut teacher in prop::collection::vec(any::<[i64; 2]>(), 0..9)) {
         teacher.sort_unstable();
         if oracle::unsorted(&teacher).is_none() {
-            let cu = [boundaries([student.len()].into_iter()), boundaries([teacher.len()].into_iter())];
-            let found = overlap(&student, &teacher, &align(&student, &teacher)?, &cu[0], &cu[1])?;
+            let found = overlap(&student, &teacher, &align(&student, &teacher)?)?;
             for ((iou, ios), [start, end]) in found.iou.into_iter().zip(found.ios).zip(student) {
                 prop_assert_eq!(start >= end, iou.is_nan() && ios.is_nan());
                 prop_assert!(start >= end || (0.0 <= iou && iou <= ios && ios <= 1.0), "{iou} {ios}");
@@ -71,13 +69,13 @@ proptest! {
         for ((student, teacher), &base) in rows.iter().zip(&teacher_cu) {
             let base = i32::try_from(base).expect("small");
             let own = align(student, teacher)?;
-            let cu = [boundaries([student.len()].into_iter()), boundaries([teacher.len()].into_iter())];
-            expected.extend(overlap(student, teacher, &own, &cu[0], &cu[1])?.iou);
+            expected.extend(overlap(student, teacher, &own)?.iou);
             mapping.extend(own.into_iter().map(|range| if range == UNMAPPED { range } else { range.map(|row| row + base) }));
         }
         let student: Vec<_> = rows.iter().flat_map(|(student, _)| student.clone()).collect();
         let teacher: Vec<_> = rows.iter().flat_map(|(_, teacher)| teacher.clone()).collect();
-        prop_assert_eq!(bits(&overlap(&student, &teacher, &mapping, &student_cu, &teacher_cu)?.iou), bits(&expected));
+        let batch = Batch::new(&student, &student_cu, &teacher, &teacher_cu)?;
+        prop_assert_eq!(bits(&overlap_batch(&batch, &mapping)?.iou), bits(&expected));
     }
 
     #[test]

@@ -7,7 +7,10 @@ use generators::{any_spans, sorted_spans, student_spans};
 use oracle::{boundaries, index};
 use proptest::prelude::*;
 use proptest::sample::select;
-use vocagno::{Reason, Reduction, Span, SpanError, TokenRange, UNMAPPED, align, align_batch, reduce, unmapped_reasons};
+use vocagno::mapping::{align_batch_into, unmapped_reasons_batch};
+use vocagno::{
+    Batch, Error, Reason, Reduction, Span, TokenRange, UNMAPPED, align, align_batch, reduce, unmapped_reasons,
+};
 
 // ---- generated spans
 
@@ -69,7 +72,7 @@ proptest! {
             None => prop_assert_eq!(align(&student, &teacher)?, oracle::align(&student, &teacher)),
             Some(expected) => {
                 let error = align(&student, &teacher);
-                let found = if let Err(SpanError::Unsorted { token, .. }) = error { Some(token) } else { None };
+                let found = if let Err(Error::Unsorted { token, .. }) = error { Some(token) } else { None };
                 prop_assert_eq!(found, Some(expected));
             }
         }
@@ -98,7 +101,7 @@ proptest! {
     fn align_refuses_exactly_what_is_out_of_order(student in any_spans(), teacher in any_spans()) {
         match (align(&student, &teacher), oracle::unsorted(&teacher)) {
             (Ok(mapping), None) => prop_assert_eq!(mapping, oracle::align(&student, &teacher)),
-            (Err(SpanError::Unsorted { token, span, .. }), Some(expected)) => {
+            (Err(Error::Unsorted { token, span, .. }), Some(expected)) => {
                 prop_assert_eq!((token, span), (expected, teacher[expected]));
             }
             (result, expected) => prop_assert!(false, "{result:?}, expected {expected:?}"),
@@ -119,15 +122,19 @@ proptest! {
         let teacher_cu = boundaries(rows.iter().map(|(_, teacher)| teacher.len()));
         let student: Vec<_> = rows.iter().flat_map(|(student, _)| student.clone()).collect();
         let teacher: Vec<_> = rows.iter().flat_map(|(_, teacher)| teacher.clone()).collect();
-        let mut batch = vec![[7; 2]; student.len()];
-        align_batch(&student, &student_cu, &teacher, &teacher_cu, &mut batch)?;
+        let batch = Batch::new(&student, &student_cu, &teacher, &teacher_cu)?;
         let mut expected = Vec::new();
         for ((student, teacher), &base) in rows.iter().zip(&teacher_cu) {
             let base = i32::try_from(base).expect("small");
             let flat = |range: TokenRange| if range == UNMAPPED { range } else { range.map(|row| row + base) };
             expected.extend(align(student, teacher)?.into_iter().map(flat));
         }
-        prop_assert_eq!(batch, expected);
+        prop_assert_eq!(align_batch(&batch)?, &expected[..]);
+        let reasons = unmapped_reasons_batch(&batch, &expected, None::<&[f32]>)?;
+        for ((student, teacher), &first) in rows.iter().zip(&student_cu) {
+            let alone = unmapped_reasons(student, teacher, &align(student, teacher)?, None::<&[f32]>)?;
+            prop_assert_eq!(&reasons[usize::try_from(first).expect("positive")..][..student.len()], alone);
+        }
     }
 
     #[test]
@@ -153,9 +160,8 @@ proptest! {
     fn reasons_follow_their_definitions(student in student_spans(), teacher in sorted_spans(), seed in any::<u64>()) {
         let mapping = align(&student, &teacher)?;
         let losses: Vec<f64> = (0..teacher.len()).map(|at| if seed >> (at % 64) & 1 == 1 { 1.0 } else { f64::NAN }).collect();
-        let cu = [boundaries([student.len()].into_iter()), boundaries([teacher.len()].into_iter())];
-        let plain = unmapped_reasons(&student, &teacher, &mapping, None::<&[f32]>, &cu[0], &cu[1])?;
-        let scored = unmapped_reasons(&student, &teacher, &mapping, Some(&losses), &cu[0], &cu[1])?;
+        let plain = unmapped_reasons(&student, &teacher, &mapping, None::<&[f32]>)?;
+        let scored = unmapped_reasons(&student, &teacher, &mapping, Some(&losses))?;
         let filled = || teacher.iter().filter(|[start, end]| start < end);
         for (token, &[start, end]) in student.iter().enumerate() {
             let overlaps = start < end && filled().any(|other| other[0] < end && start < other[1]);
@@ -211,27 +217,31 @@ fn align_100_000_random_cases() {
     }
 }
 
-/// Enough rows to be split over threads, with a long one and empty ones. In the second case a row is out of order.
-#[cfg(feature = "rayon")]
+/// Aligns the parts of a batch one after the other, of which there are at most `parts`.
+fn align_parts(batch: Batch<'_, i64>, parts: usize, out: &mut [TokenRange]) -> Result<(), Error> {
+    let halves = if parts > 1 { batch.split() } else { None };
+    let Some((left, right)) = halves else {
+        return align_batch_into(&batch, out);
+    };
+    let (left_out, right_out) = out.split_at_mut(left.student_rows().num_tokens());
+    align_parts(left, parts.div_ceil(2), left_out).and(align_parts(right, parts / 2, right_out))
+}
+
+/// Many rows, with a long one and empty ones. In the second case two rows are out of order.
 #[test]
-fn a_pool_changes_nothing() -> Result<(), Box<dyn std::error::Error>> {
-    let row: Vec<Span<i64>> = (0..700).map(|at| [3 * at, 3 * at + 2]).collect();
+fn parts_of_a_batch_are_the_batch() -> Result<(), Error> {
+    let row: Vec<Span<i64>> = (0..70).map(|at| [3 * at, 3 * at + 2]).collect();
     let rows = [[1; 20].as_slice(), &[0, 0, 30, 0], &[1; 14]].concat();
-    let lengths = rows.iter().map(|&times| times * row.len());
-    let cu = boundaries(lengths);
-    let long: Vec<Span<i64>> = (0..700 * 30).map(|at| [3 * at, 3 * at + 2]).collect();
-    let parts = rows.iter().map(|&times| &long[..times * row.len()]);
-    let mut spans = parts.collect::<Vec<_>>().concat();
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build()?;
+    let cu = boundaries(rows.iter().map(|&times| times * row.len()));
+    let long: Vec<Span<i64>> = (0..70 * 30).map(|at| [3 * at, 3 * at + 2]).collect();
+    let mut spans = rows.iter().map(|&times| &long[..times * row.len()]).collect::<Vec<_>>().concat();
     for _ in 0..2 {
-        let (mut alone, mut shared) = (vec![[7; 2]; spans.len()], vec![[7; 2]; spans.len()]);
-        let expected = align_batch(&spans, &cu, &spans, &cu, &mut alone);
+        let batch = Batch::new(&spans, &cu, &spans, &cu)?;
+        let expected = align_batch(&batch);
         for parts in [1, 2, 5, usize::MAX] {
-            shared.fill([7; 2]);
-            let align = || align_batch(&spans, &cu, &spans, &cu, &mut shared);
-            let result = pool.install(|| vocagno::in_parts(parts, align));
-            assert_eq!(result, expected);
-            assert!(result.is_err() || alone == shared);
+            let mut out = vec![[7; 2]; spans.len()];
+            let mapping = align_parts(batch, parts, &mut out).map(|()| out);
+            assert_eq!(mapping, expected);
         }
         spans[row.len() * 10 + 5] = [0, 1];
         spans[row.len() * 60 + 5] = [0, 1];

@@ -6,11 +6,13 @@ mod oracle;
 use oracle::{boundaries, covers, index, spans_over_dropped};
 use proptest::prelude::*;
 use proptest::sample::select;
-use vocagno::{
-    DummyPrefix, PieceRole, PieceTable, Reduction, Span, TokenKind, UNMAPPED, align, align_batch, align_into,
-    chars_to_bytes, close, close_batch, close_ids_batch, decode, decode_batch, reduce, restore_spaces, spans_from_ids,
-    spans_from_ids_batch, unmapped_reasons,
+use vocagno::batch::{Batch, Rows};
+use vocagno::mapping::unmapped_reasons_batch;
+use vocagno::spans::{
+    DummyPrefix, PieceRole, PieceTable, Span, TokenKind, chars_to_bytes, close, close_batch, close_ids,
+    close_ids_batch, decode, decode_batch, restore_spaces, spans_from_ids, spans_from_ids_batch, spans_from_ids_into,
 };
+use vocagno::{Reduction, UNMAPPED, align, align_batch, align_into, reduce, unmapped_reasons};
 
 // ---- spans from ids
 
@@ -84,19 +86,17 @@ proptest! {
         let ids: Vec<i32> = (0..index(table.len())).collect();
         let mut texts: Vec<String> = documents.iter().map(|document| document.text.clone()).collect();
         let expected: Vec<_> = documents.iter().flat_map(|document| document.spans.clone()).collect();
-        let (mut spans, mut proved) = (vec![[7; 2]; ids.len()], vec![false; documents.len()]);
-        spans_from_ids_batch(&table, &ids, &cu, &texts, &mut spans, &mut proved)?;
+        let rows = Rows::new(&cu, ids.len())?;
+        let (spans, proved) = spans_from_ids_batch(&table, &ids, rows, &texts)?;
         prop_assert_eq!(&spans, &expected);
         prop_assert!(proved.iter().all(|&proved| proved));
 
         if !documents.is_empty() {
             let spoilt = spoilt.index(documents.len());
             texts[spoilt].push('!');
-            spans_from_ids_batch(&table, &ids, &cu, &texts, &mut spans, &mut proved)?;
+            let (spans, proved) = spans_from_ids_batch(&table, &ids, rows, &texts)?;
             prop_assert!(proved.iter().enumerate().all(|(row, &proved)| proved == (row != spoilt)));
-            let rows = cu.windows(2).enumerate();
-            for (row, pair) in rows {
-                let tokens = usize::try_from(pair[0]).expect("positive")..usize::try_from(pair[1]).expect("positive");
+            for (row, tokens) in rows.iter() {
                 let zeros = vec![[0; 2]; tokens.len()];
                 prop_assert_eq!(&spans[tokens.clone()], if row == spoilt { &zeros[..] } else { &expected[tokens] });
             }
@@ -110,7 +110,7 @@ proptest! {
         roles[3] = added;
         let table = PieceTable::new(pieces, &roles, dummy)?;
         let mut spans = vec![[7; 2]; ids.len()];
-        if spans_from_ids(&table, &ids, text.as_bytes(), &mut spans)? {
+        if spans_from_ids_into(&table, &ids, text.as_bytes(), &mut spans)? {
             prop_assert!(covers(&spans, &text));
             for (&id, &[start, end]) in ids.iter().zip(&spans) {
                 let piece = usize::try_from(id).ok().and_then(|id| pieces[id]).unwrap_or("?");
@@ -128,8 +128,8 @@ proptest! {
         let table = table_of(&documents, dummy);
         let cu = boundaries(documents.iter().map(|document| document.pieces.len()));
         let ids: Vec<i32> = (0..index(table.len())).collect();
-        let mut decoded = vec![[7; 2]; ids.len()];
-        let texts = decode_batch(&table, &ids, &cu, false, &mut decoded)?;
+        let rows = Rows::new(&cu, ids.len())?;
+        let (texts, decoded) = decode_batch(&table, &ids, rows, false)?;
         for (text, document) in texts.iter().zip(&documents) {
             // If the dummy prefix depends on the text, one leading space of a segment is lost with it.
             let lost = document.text.len() - text.len();
@@ -145,8 +145,7 @@ proptest! {
             };
             prop_assert!(lost <= most, "{dummy:?} {text:?}");
         }
-        let (mut spans, mut proved) = (vec![[7; 2]; ids.len()], vec![false; texts.len()]);
-        spans_from_ids_batch(&table, &ids, &cu, &texts, &mut spans, &mut proved)?;
+        let (spans, proved) = spans_from_ids_batch(&table, &ids, rows, &texts)?;
         prop_assert!(proved.iter().all(|&proved| proved));
         prop_assert_eq!(spans, decoded);
     }
@@ -167,11 +166,10 @@ proptest! {
                 at += 1;
             }
         }
-        let mut spans = vec![[7; 2]; ids.len()];
-        prop_assert_eq!(decode(&table, &ids, &mut spans)?, text.as_bytes());
+        let (decoded, spans) = decode(&table, &ids)?;
+        prop_assert_eq!(decoded, text.as_bytes());
         prop_assert_eq!(&spans, &expected);
-        prop_assert!(spans_from_ids(&table, &ids, text.as_bytes(), &mut spans)?);
-        prop_assert_eq!(spans, expected);
+        prop_assert_eq!(spans_from_ids(&table, &ids, text.as_bytes())?, Some(expected));
     }
 
     #[test]
@@ -186,7 +184,7 @@ proptest! {
         let table = PieceTable::new(pieces.iter().map(Some), &vec![PieceRole::Plain; pieces.len()], DummyPrefix::None)?.dropping_bytes();
         let mut spans = vec![[7; 2]; ids.len()];
         let text = if spoilt { [&text, "!"].concat() } else { text };
-        let proved = spans_from_ids(&table, &ids, text.as_bytes(), &mut spans)?;
+        let proved = spans_from_ids_into(&table, &ids, text.as_bytes(), &mut spans)?;
         prop_assert_eq!(proved, !spoilt && (text.is_empty() || !ids.is_empty()));
         prop_assert_eq!(spans, if proved { expected } else { vec![[0; 2]; ids.len()] });
     }
@@ -211,7 +209,7 @@ proptest! {
         let mut spans = trimmed.clone();
         restore_spaces(&table, &ids, &text, &mut spans)?;
         prop_assert_eq!(&spans, &exact);
-        close_ids_batch(&table, &ids, &mut trimmed, &[0, i64::from(index(pieces.len()))], &[&text])?;
+        close_ids(&table, &ids, &mut trimmed, &text)?;
         prop_assert_eq!(trimmed, exact);
     }
 
@@ -281,7 +279,7 @@ proptest! {
         }
         let mut batch = [&spans[..], &spans[..]].concat();
         let cu = boundaries([spans.len(); 2].into_iter());
-        close_batch(&mut batch, &cu, &[&text, &text], &[&kinds[..], &kinds[..]].concat())?;
+        close_batch(&mut batch, Rows::new(&cu, 2 * spans.len())?, &[&text, &text], &[&kinds[..], &kinds[..]].concat())?;
         prop_assert_eq!(batch, [&closed[..], &closed[..]].concat());
     }
 
@@ -308,17 +306,28 @@ proptest! {
         let table = PieceTable::new([" ", "a", " a ", "<s>"].map(Some), &[PieceRole::Plain; 4], DummyPrefix::Metaspace)?;
         for spans in [&spans, &near] {
             let _ = close(&mut spans.clone(), &text, &kinds);
-            let _ = close_batch(&mut spans.clone(), &cu, &[&text], &kinds);
             let _ = chars_to_bytes(spans, &text);
             let ids: Vec<i32> = spans.iter().map(|span| span[0]).collect();
             let _ = restore_spaces(&table, &ids, &text, &mut spans.clone());
-            let _ = close_ids_batch(&table, &ids, &mut spans.clone(), &cu, &[&text]);
-            let _ = decode_batch(&table, &ids, &cu, false, &mut spans.clone());
+            let _ = close_ids(&table, &ids, &mut spans.clone(), &text);
+            let _ = decode(&table, &ids);
+            for tokens in [spans.len(), 3] {
+                let Ok(rows) = Rows::new(&cu, tokens) else { continue };
+                for rows in rows.split().map_or([rows; 2], |(left, right)| [left, right]) {
+                    let _ = close_batch(&mut spans.clone(), rows, &[&text], &kinds);
+                    let _ = close_ids_batch(&table, &ids, &mut spans.clone(), rows, &[&text]);
+                    let _ = decode_batch(&table, &ids, rows, false);
+                    let _ = spans_from_ids_batch(&table, &ids, rows, &[&text]);
+                }
+            }
             let _ = align(spans, &near);
             let _ = align_into(spans, &near, &mut [UNMAPPED; 2]);
-            let _ = align_batch(spans, &cu, &near, &cu, &mut near.clone());
             let _ = reduce(&[1.0_f32; 4], spans, Reduction::Mean);
-            let _ = unmapped_reasons(&near, spans, spans, Some(&[1.0_f32; 4]), &cu, &cu);
+            let _ = unmapped_reasons(&near, spans, spans, Some(&[1.0_f32; 4]));
+            if let Ok(batch) = Batch::new(spans, &cu, &near, &cu) {
+                let _ = align_batch(&batch);
+                let _ = unmapped_reasons_batch(&batch, spans, Some(&[1.0_f32; 4]));
+            }
         }
     }
 }

@@ -6,7 +6,8 @@ mod oracle;
 use generators::{any_spans, sorted_spans, tiling};
 use oracle::{boundaries, index};
 use proptest::prelude::*;
-use vocagno::{groups, starts, starts_batch};
+use vocagno::mapping::starts_batch;
+use vocagno::{Batch, groups, starts};
 
 proptest! {
     #[test]
@@ -34,8 +35,7 @@ proptest! {
 
     #[test]
     fn either_side_out_of_order_is_refused_as_by_groups(student in any_spans(), teacher in any_spans()) {
-        let cu = [&student, &teacher].map(|side| boundaries([side.len()].into_iter()));
-        match (starts(&student, &teacher), groups(&student, &teacher, &cu[0], &cu[1])) {
+        match (starts(&student, &teacher), groups(&student, &teacher)) {
             (Ok(found), Ok(_)) => prop_assert_eq!(found, oracle::starts(&student, &teacher)),
             (Err(error), Err(expected)) => prop_assert_eq!(error, expected),
             (found, expected) => prop_assert!(false, "{found:?}, groups: {expected:?}"),
@@ -52,8 +52,6 @@ proptest! {
         }
         let student: Vec<_> = rows.iter().flat_map(|(student, _)| student.clone()).collect();
         let teacher: Vec<_> = rows.iter().flat_map(|(_, teacher)| teacher.clone()).collect();
-        let mut found = vec![7; student.len()];
-        starts_batch(&student, &cu[0], &teacher, &cu[1], &mut found)?;
-        prop_assert_eq!(found, expected);
+        prop_assert_eq!(starts_batch(&Batch::new(&student, &cu[0], &teacher, &cu[1])?)?, expected);
     }
 }

@@ -8,7 +8,8 @@ mod oracle;
 
 use input::Input;
 use libfuzzer_sys::fuzz_target;
-use vocagno::{Reason, Span, SpanError, UNMAPPED, align, align_batch, groups, overlap, starts, unmapped_reasons};
+use vocagno::error::{Error, Input as Argument};
+use vocagno::{Batch, Reason, Span, UNMAPPED, align, align_batch, groups, overlap, starts, unmapped_reasons};
 
 /// Adjacent spans. A few of them are very long, empty or a step back.
 fn tiling(input: &mut Input<'_>) -> Vec<Span<i64>> {
@@ -36,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
 
     let mapping = match (align(&student, &teacher), oracle::unsorted(&teacher)) {
         (Ok(mapping), None) => mapping,
-        (Err(SpanError::Unsorted { token, .. }), Some(expected)) => return assert_eq!(token, expected),
+        (Err(Error::Unsorted { token, .. }), Some(expected)) => return assert_eq!(token, expected),
         (result, expected) => panic!("{result:?}, but the first span out of order is {expected:?}"),
     };
     assert_eq!(mapping, oracle::align(&student, &teacher));
@@ -53,39 +54,38 @@ fuzz_target!(|data: &[u8]| {
     let cut = oracle::boundaries([student.len(); 2].into_iter());
     let other_cut = oracle::boundaries([teacher.len(); 2].into_iter());
     let twice = [&student[..], &student[..]].concat();
-    let mut batch = vec![UNMAPPED; twice.len()];
-    align_batch(&twice, &cut, &[&teacher[..], &teacher[..]].concat(), &other_cut, &mut batch).expect("in order");
+    let others = [&teacher[..], &teacher[..]].concat();
+    let batch = Batch::new(&twice, &cut, &others, &other_cut).and_then(|batch| align_batch(&batch)).expect("in order");
     let rows = oracle::index(teacher.len());
     let moved = mapping.iter().map(|&range| if range == UNMAPPED { range } else { range.map(|row| row + rows) });
     assert_eq!(batch, mapping.iter().copied().chain(moved).collect::<Vec<_>>());
 
-    let (cut, other_cut) = ([0, cut[1]], [0, other_cut[1]]);
-    match (groups(&student, &teacher, &cut, &other_cut), oracle::unsorted(&student)) {
+    match (groups(&student, &teacher), oracle::unsorted(&student)) {
         (Ok(found), None) => {
             let pairs = found.student.iter().zip(&found.teacher).map(|(&own, &other)| [own, other]);
             assert_eq!(pairs.collect::<Vec<_>>(), oracle::groups(&student, &teacher));
         }
-        (Err(SpanError::Unsorted { argument: "student_spans", token, .. }), Some(expected)) => {
+        (Err(Error::Unsorted { input: Argument::Student, token, .. }), Some(expected)) => {
             assert_eq!(token, expected)
         }
         (result, expected) => panic!("{result:?}, but the first student span out of order is {expected:?}"),
     }
     match starts(&student, &teacher) {
         Ok(found) => assert_eq!(found, oracle::starts(&student, &teacher)),
-        Err(error) => assert_eq!(Err(error), groups(&student, &teacher, &cut, &other_cut)),
+        Err(error) => assert_eq!(Err(error), groups(&student, &teacher)),
     }
-    let reasons = unmapped_reasons(&student, &teacher, &mapping, None::<&[f32]>, &cut, &other_cut).expect("it fits");
+    let reasons = unmapped_reasons(&student, &teacher, &mapping, None::<&[f32]>).expect("it fits");
     for (range, reason) in mapping.iter().zip(reasons) {
         assert_eq!(*range != UNMAPPED, reason == Reason::Mapped);
     }
 
-    let found = overlap(&student, &teacher, &mapping, &cut, &other_cut).expect("it fits");
+    let found = overlap(&student, &teacher, &mapping).expect("it fits");
     for ((&iou, &ios), (range, [start, end])) in found.iou.iter().zip(&found.ios).zip(mapping.iter().zip(&student)) {
         assert_eq!(start >= end, iou.is_nan() && ios.is_nan());
         assert!(start >= end || (0.0 <= iou && iou <= ios && ios <= 1.0), "{iou} {ios}");
         assert_eq!(*range != UNMAPPED, ios > 0.0);
     }
     let others: Vec<_> = mapping.iter().rev().copied().collect(); // ranges far from their tokens
-    let found = overlap(&student, &teacher, &others, &cut, &other_cut).expect("it fits");
+    let found = overlap(&student, &teacher, &others).expect("it fits");
     assert!(found.ios.iter().all(|&ios| ios.is_nan() || (0.0..=1.0).contains(&ios)));
 });

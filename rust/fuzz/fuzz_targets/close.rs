@@ -7,7 +7,8 @@ mod oracle;
 
 use input::Input;
 use libfuzzer_sys::fuzz_target;
-use vocagno::{DummyPrefix, PieceRole, PieceTable, SpanError, chars_to_bytes, close_ids_batch, restore_spaces};
+use vocagno::Error;
+use vocagno::spans::{DummyPrefix, PieceRole, PieceTable, chars_to_bytes, close_ids, restore_spaces};
 
 fuzz_target!(|data: &[u8]| {
     let mut input = Input(data);
@@ -30,9 +31,9 @@ fuzz_target!(|data: &[u8]| {
     }
 
     let mut closed = before.clone();
-    match close_ids_batch(&table, &ids, &mut closed, &[0, i64::from(oracle::index(ids.len()))], &[&text]) {
+    match close_ids(&table, &ids, &mut closed, &text) {
         Ok(()) => {}
-        Err(SpanError::Unsorted { .. }) => return,
+        Err(Error::Unsorted { .. }) => return,
         Err(error) => panic!("{error}"),
     }
     // Only the document's first token can be a lone dummy prefix.

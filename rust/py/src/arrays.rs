@@ -1,9 +1,9 @@
 //! Python arguments as Rust slices: borrowed unchanged, or rejected with an error that names the argument, what was
 //! expected and what was given.
 //!
-//! Nobody may write to a borrowed array during the call. [`claims`](crate::claims) ensure this for the calls of this
-//! module, the documentation asks it of all others. Row boundaries are copied: they are small and index into other
-//! arrays, so a write to them during the call gives an error, not a panic.
+//! Nobody may write to a borrowed array during the call: the documentation asks it of all callers, and no function of
+//! this module writes to an argument. Row boundaries are copied: they are small and index into other arrays, so a write
+//! to them during the call gives an error, not a panic.
 
 use numpy::{Element, PyArray1, PyArray2, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -13,7 +13,6 @@ use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyList, PyString};
 use vocagno::TokenRange;
 
-use crate::claims::Memory;
 use crate::memory::with_room;
 
 const INT32_PAIRS: &str = "a C-contiguous int32 array of shape (n, 2)";
@@ -34,13 +33,6 @@ impl<'a> Losses<'a> {
         }
         Err(refused(array, "losses", "a contiguous float32 or float64 array of shape (n,)"))
     }
-
-    pub(crate) fn memory(&self) -> Memory {
-        match self {
-            Self::Float32(losses) => Memory::of("losses", losses),
-            Self::Float64(losses) => Memory::of("losses", losses),
-        }
-    }
 }
 
 /// Token ids.
@@ -55,52 +47,12 @@ pub(crate) fn borrow_pairs<'a>(array: &'a Bound<'_, PyAny>, name: &str) -> PyRes
 }
 
 /// Row boundaries, copied.
-pub(crate) fn read_cu_seqlens(array: &Bound<'_, PyAny>, name: &'static str) -> PyResult<CuSeqlens> {
+pub(crate) fn read_cu_seqlens(array: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<i64>> {
     let typed = array.cast().map_err(|_| refused(array, name, "a contiguous int64 array of shape (B + 1,)"))?;
     let borrowed = items(typed, name)?;
     let mut values = with_room(borrowed.len())?;
     values.extend_from_slice(borrowed);
-    Ok(CuSeqlens { values, memory: Memory::of(name, borrowed) })
-}
-
-/// Row boundaries, and the memory that they were copied from.
-pub(crate) struct CuSeqlens {
-    pub(crate) values: Vec<i64>,
-    pub(crate) memory: Memory,
-}
-
-/// The array that a mapping is written to.
-pub(crate) struct Out<'a, 'py> {
-    array: &'a Bound<'py, PyArray2<i32>>,
-    pub(crate) memory: Memory,
-}
-
-impl<'a, 'py> Out<'a, 'py> {
-    pub(crate) fn checked(array: &'a Bound<'py, PyAny>, tokens: usize) -> PyResult<Self> {
-        let expected = || format!("a writable C-contiguous int32 array of shape ({tokens}, 2)");
-        let typed = array.cast::<PyArray2<i32>>().map_err(|_| refused(array, "out", &expected()))?;
-        if typed.shape() != [tokens, 2] {
-            return Err(refused(array, "out", &expected()));
-        }
-        let flags = array.getattr(intern!(array.py(), "flags"))?;
-        if !flags.getattr(intern!(array.py(), "writeable"))?.is_truthy()? {
-            return Err(PyValueError::new_err("out: expected a writable array, got a read-only one"));
-        }
-        let pairs: &[TokenRange] = rows(typed, "out").map_err(|_| refused(array, "out", &expected()))?;
-        Ok(Self { array: typed, memory: Memory::of("out", pairs) })
-    }
-
-    /// # Safety
-    /// Nothing else may read or write the array's memory while the result is in use.
-    pub(crate) unsafe fn pairs(&mut self) -> PyResult<&mut [TokenRange]> {
-        // SAFETY: by this function's contract.
-        let flat = unsafe { self.array.as_slice_mut() };
-        Ok(flat.map_err(|error| PyValueError::new_err(format!("out: {error}")))?.as_chunks_mut().0)
-    }
-
-    pub(crate) fn into_array(self) -> Bound<'py, PyArray2<i32>> {
-        self.array.clone()
-    }
+    Ok(values)
 }
 
 /// Pairs as an (n, 2) array. The vector is moved, not copied.

@@ -12,7 +12,7 @@ use crate::error::raised;
 #[pyo3(signature = (n, chunks, /))]
 pub(crate) fn chunk_boundaries(py: Python<'_>, n: i64, chunks: i64) -> PyResult<Bound<'_, PyArray1<i64>>> {
     let (n, chunks) = (count(n, "n", 0)?, count(chunks, "chunks", 1)?);
-    let boundaries = py.detach(|| vocagno::chunk_boundaries(n, chunks));
+    let boundaries = py.detach(|| vocagno::mapping::chunk_boundaries(n, chunks));
     Ok(PyArray1::from_vec(py, boundaries.map_err(raised)?))
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn chunk_map(
 ) -> PyResult<Bound<'_, PyArray2<i32>>> {
     let (n_student, n_teacher) = (count(n_student, "n_student", 0)?, count(n_teacher, "n_teacher", 0)?);
     let chunks = count(chunks, "chunks", 1)?;
-    let mapping = py.detach(|| vocagno::chunk_map(n_student, n_teacher, chunks));
+    let mapping = py.detach(|| vocagno::mapping::chunk_map(n_student, n_teacher, chunks));
     pairs_to_array(py, mapping.map_err(raised)?)
 }
 

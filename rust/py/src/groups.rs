@@ -4,7 +4,7 @@ use numpy::{PyArray1, PyArray2};
 use pyo3::prelude::*;
 
 use crate::arrays::pairs_to_array;
-use crate::span_pair::{Boundaries, Sides, SpanPair, for_either_type};
+use crate::span_pair::{Boundaries, SpanPair, for_either_type};
 
 /// Strict kernel of `vocagno.groups`.
 #[pyfunction]
@@ -19,10 +19,7 @@ pub(crate) fn groups<'py>(
 ) -> PyResult<(Bound<'py, PyArray2<i32>>, Bound<'py, PyArray2<i32>>, Bound<'py, PyArray1<i64>>)> {
     let boundaries = Boundaries::read(student_cu, teacher_cu)?;
     let groups = for_either_type!(SpanPair::borrow(student, teacher), |sides| {
-        let Sides { student, teacher } = sides;
-        sides.compute(py, &boundaries, [], |student_cu, teacher_cu| {
-            vocagno::groups(student, teacher, student_cu, teacher_cu)
-        })?
+        sides.compute(py, &boundaries, |batch| vocagno::mapping::groups_batch(&batch))?
     });
     let cu_seqlens = PyArray1::from_vec(py, groups.cu_seqlens);
     Ok((pairs_to_array(py, groups.student)?, pairs_to_array(py, groups.teacher)?, cu_seqlens))

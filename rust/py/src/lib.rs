@@ -6,7 +6,6 @@
 mod align;
 mod arrays;
 mod chunks;
-mod claims;
 mod error;
 mod groups;
 mod memory;
@@ -44,9 +43,4 @@ mod _vocagno {
     use super::spans::{PieceTable, chars_to_bytes};
     #[pymodule_export]
     use super::starts::starts;
-
-    #[pymodule_init]
-    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
-        super::claims::forget_in_children(module)
-    }
 }

@@ -2,7 +2,7 @@
 
 use pyo3::PyErr;
 use pyo3::exceptions::PyMemoryError;
-use vocagno::SpanError;
+use vocagno::Error;
 
 /// An empty vector with room for `items` items.
 pub(crate) fn with_room<T>(items: usize) -> Result<Vec<T>, Refused> {
@@ -31,7 +31,7 @@ pub(crate) struct Refused {
     bytes: usize,
 }
 
-impl From<Refused> for SpanError {
+impl From<Refused> for Error {
     fn from(Refused { bytes }: Refused) -> Self {
         Self::Memory { bytes }
     }
@@ -39,6 +39,6 @@ impl From<Refused> for SpanError {
 
 impl From<Refused> for PyErr {
     fn from(refused: Refused) -> Self {
-        PyMemoryError::new_err(SpanError::from(refused).to_string())
+        PyMemoryError::new_err(Error::from(refused).to_string())
     }
 }

@@ -4,8 +4,7 @@ use numpy::PyArray1;
 use pyo3::prelude::*;
 
 use crate::arrays::borrow_pairs;
-use crate::claims::Memory;
-use crate::span_pair::{Boundaries, Sides, SpanPair, for_either_type};
+use crate::span_pair::{Boundaries, SpanPair, for_either_type};
 
 /// Strict kernel of `vocagno.overlap`.
 #[pyfunction]
@@ -22,10 +21,7 @@ pub(crate) fn overlap<'py>(
     let mapping = borrow_pairs(mapping, "mapping")?;
     let boundaries = Boundaries::read(student_cu, teacher_cu)?;
     let overlap = for_either_type!(SpanPair::borrow(student, teacher), |sides| {
-        let Sides { student, teacher } = sides;
-        sides.compute(py, &boundaries, [Memory::of("mapping", mapping)], |student_cu, teacher_cu| {
-            vocagno::overlap(student, teacher, mapping, student_cu, teacher_cu)
-        })?
+        sides.compute(py, &boundaries, |batch| vocagno::mapping::overlap_batch(&batch, mapping))?
     });
     Ok((PyArray1::from_vec(py, overlap.iou), PyArray1::from_vec(py, overlap.ios)))
 }

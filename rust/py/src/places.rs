@@ -2,9 +2,9 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
+use vocagno::batch::Rows;
 
 use crate::arrays::{borrow_ids, borrow_pairs, borrow_texts, read_cu_seqlens};
-use crate::claims::{Memory, claim};
 use crate::error::raised;
 use crate::memory::with_room;
 use crate::spans::PieceTable;
@@ -12,7 +12,7 @@ use crate::spans::PieceTable;
 /// The folded characters of each token of a vocabulary, to compare tokens with the text at their spans.
 #[pyclass(module = "vocagno._vocagno", frozen)]
 pub(crate) struct Places {
-    places: vocagno::Places,
+    places: vocagno::places::Places,
     table: Py<PieceTable>,
 }
 
@@ -22,7 +22,7 @@ impl Places {
     #[pyo3(signature = (table, unknown, /))]
     fn new(py: Python<'_>, table: Py<PieceTable>, unknown: Option<i32>) -> PyResult<Self> {
         let pieces = &table.get().table;
-        let places = py.detach(|| vocagno::Places::new(pieces, unknown)).map_err(raised)?;
+        let places = py.detach(|| vocagno::places::Places::new(pieces, unknown)).map_err(raised)?;
         Ok(Self { places, table })
     }
 
@@ -37,10 +37,13 @@ impl Places {
         texts: &Bound<'_, PyList>,
     ) -> PyResult<Vec<(usize, usize, usize)>> {
         let (ids, spans) = (borrow_ids(ids)?, borrow_pairs(spans, "spans")?);
-        let (cu, texts) = (read_cu_seqlens(cu, "cu_seqlens")?.values, borrow_texts(texts)?);
-        let _claim = claim(&[Memory::of("spans", spans), Memory::of("ids", ids)], None)?;
+        let (cu, texts) = (read_cu_seqlens(cu, "cu_seqlens")?, borrow_texts(texts)?);
         let table = &self.table.get().table;
-        let found = py.detach(|| self.places.disagreeing(table, ids, spans, &cu, &texts)).map_err(raised)?;
+        let found = py.detach(|| {
+            let rows = Rows::new(&cu, ids.len())?;
+            self.places.disagreeing_batch(table, ids, spans, rows, &texts)
+        });
+        let found = found.map_err(raised)?;
         let mut rows = with_room(found.len())?;
         rows.extend(found.iter().map(|found| (found.row, found.tokens[0], found.tokens[1])));
         Ok(rows)
@@ -64,7 +67,6 @@ impl Places {
         disagreeing: Vec<[usize; 2]>,
     ) -> PyResult<Option<(usize, usize, usize)>> {
         let (ids, spans) = (borrow_ids(ids)?, borrow_pairs(spans, "spans")?);
-        let _claim = claim(&[Memory::of("spans", spans), Memory::of("ids", ids)], None)?;
         let table = &self.table.get().table;
         let found = py.detach(|| self.places.misplaced(table, ids, spans, text, &disagreeing));
         Ok(found.map(|(tokens, byte)| (tokens[0], tokens[1], byte)))
@@ -84,7 +86,6 @@ impl Places {
         disagreeing: Vec<[usize; 2]>,
     ) -> PyResult<Option<Vec<(usize, [i32; 2])>>> {
         let (ids, spans) = (borrow_ids(ids)?, borrow_pairs(spans, "spans")?);
-        let _claim = claim(&[Memory::of("spans", spans), Memory::of("ids", ids)], None)?;
         let table = &self.table.get().table;
         Ok(py.detach(|| self.places.moves(table, ids, spans, text, &disagreeing)))
     }

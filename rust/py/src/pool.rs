@@ -8,10 +8,13 @@ use pyo3::PyResult;
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
+use vocagno::batch::Rows;
+use vocagno::spans::Offset;
+use vocagno::{Batch, Error};
 
 /// Total number of tokens below which the calling thread finishes before other threads would start.
 const MIN_TOKENS: usize = 32_768;
-/// Number of tokens for which one more thread is worth its start.
+/// Number of tokens for which a part of a batch is worth another thread.
 const GRAIN: usize = 8_192;
 
 struct Kept {
@@ -55,12 +58,65 @@ fn default_threads() -> usize {
     })
 }
 
-/// Runs `work` on `threads` threads of the pool. Runs it on the calling thread if `threads` is 1 or there is no pool.
-pub(crate) fn run<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
-    match (threads > 1).then(|| pool(threads)).flatten() {
-        Some(pool) => pool.install(|| vocagno::in_parts(threads, work)),
-        None => work(),
+/// A batch that can be split into parts, of which each writes its own share of the output.
+pub(crate) trait Split: Copy + Send + Sync {
+    fn split(self) -> Option<(Self, Self)>;
+    fn rows(&self) -> Rows<'_>;
+}
+
+impl Split for Rows<'_> {
+    fn split(self) -> Option<(Self, Self)> {
+        Rows::split(self)
     }
+    fn rows(&self) -> Rows<'_> {
+        *self
+    }
+}
+
+impl<T: Offset> Split for Batch<'_, T> {
+    fn split(self) -> Option<(Self, Self)> {
+        Batch::split(self)
+    }
+    fn rows(&self) -> Rows<'_> {
+        self.student_rows()
+    }
+}
+
+/// Calls `work(part, its tokens in out, its rows in per_row)` for at most `threads` parts of a batch, on as many threads
+/// of the pool. `per_row` has an item per row, or none at all. The error is that of the first row that fails. All
+/// runs on the calling thread if `threads` is 1 or there is no pool.
+pub(crate) fn run<B: Split, T: Send, P: Send>(
+    threads: usize,
+    batch: B,
+    out: &mut [T],
+    per_row: &mut [P],
+    work: &(impl Fn(B, &mut [T], &mut [P]) -> Result<(), Error> + Sync),
+) -> Result<(), Error> {
+    match (threads > 1).then(|| pool(threads)).flatten() {
+        Some(pool) => pool.install(|| run_parts(threads, batch, out, per_row, work)),
+        None => work(batch, out, per_row),
+    }
+}
+
+fn run_parts<B: Split, T: Send, P: Send>(
+    parts: usize,
+    batch: B,
+    out: &mut [T],
+    per_row: &mut [P],
+    work: &(impl Fn(B, &mut [T], &mut [P]) -> Result<(), Error> + Sync),
+) -> Result<(), Error> {
+    let halves = if parts > 1 && out.len() > GRAIN { batch.split() } else { None };
+    // A slice of another length is the core's to refuse.
+    let Some((left, right)) = halves.filter(|_| out.len() == batch.rows().num_tokens()) else {
+        return work(batch, out, per_row);
+    };
+    let (left_out, right_out) = out.split_at_mut(left.rows().num_tokens());
+    let (left_rows, right_rows) = per_row.split_at_mut(left.rows().len().min(per_row.len()));
+    let (first, second) = rayon::join(
+        || run_parts(parts.div_ceil(2), left, left_out, left_rows, work),
+        || run_parts(parts / 2, right, right_out, right_rows, work),
+    );
+    first.and(second)
 }
 
 /// The kept pool if it is alive and large enough, else a new one. `None` while another thread is building a pool (or

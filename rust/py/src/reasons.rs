@@ -2,10 +2,10 @@
 
 use numpy::PyArray1;
 use pyo3::prelude::*;
+use vocagno::mapping::unmapped_reasons_batch;
 
 use crate::arrays::{Losses, borrow_pairs};
-use crate::claims::Memory;
-use crate::span_pair::{Boundaries, Sides, SpanPair, for_either_type};
+use crate::span_pair::{Boundaries, SpanPair, for_either_type};
 
 /// Strict kernel of `vocagno.unmapped_reasons`.
 #[pyfunction]
@@ -22,17 +22,11 @@ pub(crate) fn unmapped_reasons<'py>(
     let mapping = borrow_pairs(mapping, "mapping")?;
     let losses = losses.map(Losses::borrow).transpose()?;
     let boundaries = Boundaries::read(student_cu, teacher_cu)?;
-    let others = [Some(Memory::of("mapping", mapping)), losses.as_ref().map(Losses::memory)];
     let reasons = for_either_type!(SpanPair::borrow(student, teacher), |sides| {
-        let Sides { student, teacher } = sides;
-        sides.compute(py, &boundaries, others.into_iter().flatten(), |student_cu, teacher_cu| match losses {
-            None => vocagno::unmapped_reasons(student, teacher, mapping, None::<&[f32]>, student_cu, teacher_cu),
-            Some(Losses::Float32(losses)) => {
-                vocagno::unmapped_reasons(student, teacher, mapping, Some(losses), student_cu, teacher_cu)
-            }
-            Some(Losses::Float64(losses)) => {
-                vocagno::unmapped_reasons(student, teacher, mapping, Some(losses), student_cu, teacher_cu)
-            }
+        sides.compute(py, &boundaries, |batch| match losses {
+            None => unmapped_reasons_batch(&batch, mapping, None::<&[f32]>),
+            Some(Losses::Float32(losses)) => unmapped_reasons_batch(&batch, mapping, Some(losses)),
+            Some(Losses::Float64(losses)) => unmapped_reasons_batch(&batch, mapping, Some(losses)),
         })?
     });
     Ok(PyArray1::from_vec(py, reasons.into_iter().map(u8::from).collect()))

@@ -6,7 +6,6 @@ use pyo3::prelude::*;
 use vocagno::Reduction;
 
 use crate::arrays::{Losses, borrow_pairs};
-use crate::claims::{Memory, claim};
 use crate::error::raised;
 
 /// Strict kernel of `vocagno.reduce`.
@@ -27,7 +26,6 @@ pub(crate) fn reduce<'py>(
     };
     let mapping = borrow_pairs(mapping, "mapping")?;
     let losses = Losses::borrow(losses)?;
-    let _claim = claim(&[losses.memory(), Memory::of("mapping", mapping)], None)?;
     let reduced = match losses {
         Losses::Float32(losses) => py.detach(|| vocagno::reduce(losses, mapping, how)),
         Losses::Float64(losses) => py.detach(|| vocagno::reduce(losses, mapping, how)),

@@ -5,10 +5,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList};
-use vocagno::{DummyPrefix, PieceRole};
+use vocagno::batch::Rows;
+use vocagno::spans::{DummyPrefix, PieceRole, spans_from_ids_batch_into};
 
 use crate::arrays::{borrow_ids, borrow_pairs, borrow_texts, pairs_to_array, read_cu_seqlens};
-use crate::claims::{Memory, claim};
 use crate::error::raised;
 use crate::memory::{filled_with, push, with_room};
 use crate::pool;
@@ -67,14 +67,16 @@ impl PieceTable {
         texts: &Bound<'py, PyList>,
         num_threads: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<(Bound<'py, PyArray2<i32>>, Bound<'py, PyArray1<bool>>)> {
-        let (ids, cu) = (borrow_ids(ids)?, read_cu_seqlens(cu, "cu_seqlens")?.values);
+        let (ids, cu) = (borrow_ids(ids)?, read_cu_seqlens(cu, "cu_seqlens")?);
         let texts = borrow_texts(texts)?;
         let threads = pool::threads(num_threads, texts.len(), ids.len())?;
-        let _claim = claim(&[Memory::of("ids", ids)], None)?;
         let result = py.detach(|| {
             let (mut spans, mut proved) = (filled_with([0; 2], ids.len())?, filled_with(false, texts.len())?);
-            let run = || vocagno::spans_from_ids_batch(&self.table, ids, &cu, &texts, &mut spans, &mut proved);
-            pool::run(threads, run).map(|()| (spans, proved))
+            let rows = Rows::new(&cu, ids.len())?;
+            pool::run(threads, rows, &mut spans, &mut proved, &|rows, spans, proved| {
+                spans_from_ids_batch_into(&self.table, ids, rows, &texts, spans, proved)
+            })?;
+            Ok((spans, proved))
         });
         let (spans, proved) = result.map_err(raised)?;
         Ok((pairs_to_array(py, spans)?, PyArray1::from_vec(py, proved)))
@@ -90,12 +92,9 @@ impl PieceTable {
         cu: &Bound<'py, PyAny>,
         continues: bool,
     ) -> PyResult<(Vec<Bound<'py, PyBytes>>, Bound<'py, PyArray2<i32>>)> {
-        let (ids, cu) = (borrow_ids(ids)?, read_cu_seqlens(cu, "cu_seqlens")?.values);
-        let _claim = claim(&[Memory::of("ids", ids)], None)?;
-        let result = py.detach(|| {
-            let mut spans = filled_with([0; 2], ids.len())?;
-            vocagno::decode_batch(&self.table, ids, &cu, continues, &mut spans).map(|texts| (texts, spans))
-        });
+        let (ids, cu) = (borrow_ids(ids)?, read_cu_seqlens(cu, "cu_seqlens")?);
+        let result =
+            py.detach(|| vocagno::spans::decode_batch(&self.table, ids, Rows::new(&cu, ids.len())?, continues));
         let (texts, spans) = result.map_err(raised)?;
         let mut copied = with_room(texts.len())?;
         for text in texts {
@@ -118,13 +117,13 @@ impl PieceTable {
         texts: &Bound<'py, PyList>,
     ) -> PyResult<Bound<'py, PyArray2<i32>>> {
         let spans = borrow_pairs(spans, "spans")?;
-        let (ids, cu) = (borrow_ids(ids)?, read_cu_seqlens(cu, "cu_seqlens")?.values);
+        let (ids, cu) = (borrow_ids(ids)?, read_cu_seqlens(cu, "cu_seqlens")?);
         let texts = borrow_texts(texts)?;
-        let _claim = claim(&[Memory::of("spans", spans), Memory::of("ids", ids)], None)?;
         let result = py.detach(|| {
             let mut closed = with_room(spans.len())?;
             closed.extend_from_slice(spans);
-            vocagno::close_ids_batch(&self.table, ids, &mut closed, &cu, &texts).map(|()| closed)
+            let rows = Rows::new(&cu, spans.len())?;
+            vocagno::spans::close_ids_batch(&self.table, ids, &mut closed, rows, &texts).map(|()| closed)
         });
         pairs_to_array(py, result.map_err(raised)?)
     }
@@ -163,13 +162,9 @@ pub(crate) fn chars_to_bytes<'py>(
     cu: &Bound<'py, PyAny>,
     texts: &Bound<'py, PyList>,
 ) -> PyResult<Bound<'py, PyArray2<i32>>> {
-    let (cu, texts) = (read_cu_seqlens(cu, "cu_seqlens")?.values, borrow_texts(texts)?);
+    let (cu, texts) = (read_cu_seqlens(cu, "cu_seqlens")?, borrow_texts(texts)?);
     let result = for_either_type!(Spans::borrow(offsets, "offsets"), |offsets| {
-        let _claim = claim(&[Memory::of("offsets", offsets)], None)?;
-        py.detach(|| {
-            let mut out = filled_with([0; 2], offsets.len())?;
-            vocagno::chars_to_bytes_batch(offsets, &cu, &texts, &mut out).map(|()| out)
-        })
+        py.detach(|| vocagno::spans::chars_to_bytes_batch(offsets, Rows::new(&cu, offsets.len())?, &texts))
     });
     pairs_to_array(py, result.map_err(raised)?)
 }

@@ -2,10 +2,11 @@
 
 use numpy::PyArray1;
 use pyo3::prelude::*;
+use vocagno::mapping::starts_batch_into;
 
 use crate::memory::filled_with;
 use crate::pool;
-use crate::span_pair::{Boundaries, Sides, SpanPair, for_either_type};
+use crate::span_pair::{Boundaries, SpanPair, for_either_type};
 
 /// Strict kernel of `vocagno.starts`.
 #[pyfunction]
@@ -19,15 +20,13 @@ pub(crate) fn starts<'py>(
     num_threads: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyArray1<i32>>> {
     let boundaries = Boundaries::read(student_cu, teacher_cu)?;
-    let num_rows = boundaries.both().map_or(1, |(student, _)| student.len().saturating_sub(1));
-    let found = for_either_type!(SpanPair::borrow(student, teacher), |sides| {
-        let Sides { student, teacher } = sides;
-        let threads = pool::threads(num_threads, num_rows, student.len().saturating_add(teacher.len()))?;
-        sides.compute(py, &boundaries, [], |student_cu, teacher_cu| {
-            let mut found = filled_with(-1, student.len())?;
-            let run = || vocagno::starts_batch(student, student_cu, teacher, teacher_cu, &mut found);
-            pool::run(threads, run).map(|()| found)
+    let rows = for_either_type!(SpanPair::borrow(student, teacher), |sides| {
+        let threads = pool::threads(num_threads, boundaries.num_rows(), sides.num_tokens())?;
+        sides.compute(py, &boundaries, |batch| {
+            let mut rows = filled_with(-1, batch.student_rows().num_tokens())?;
+            pool::run(threads, batch, &mut rows, &mut [(); 0], &|part, out, _| starts_batch_into(&part, out))?;
+            Ok(rows)
         })?
     });
-    Ok(PyArray1::from_vec(py, found))
+    Ok(PyArray1::from_vec(py, rows))
 }

@@ -1,7 +1,9 @@
 //! The folded characters of a text, and which of them a token accounts for.
 
-use std::iter::repeat_n;
-use std::ops::Range;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::iter::repeat_n;
+use core::ops::Range;
 
 use super::fold::fold;
 use crate::offset::Span;

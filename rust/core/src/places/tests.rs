@@ -1,5 +1,8 @@
 //! Cases of `Places`.
 
+use alloc::vec;
+use alloc::vec::Vec;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -20,7 +23,7 @@ const PIECES: [&[u8]; 12] = [
     b"\x91",
 ];
 
-fn places() -> Result<(PieceTable, Places), SpanError> {
+fn places() -> Result<(PieceTable, Places), Error> {
     let table = PieceTable::new(PIECES.map(Some), &[PieceRole::Plain; 12], DummyPrefix::None)?;
     let places = Places::new(&table, Some(3))?;
     Ok((table, places))
@@ -28,21 +31,16 @@ fn places() -> Result<(PieceTable, Places), SpanError> {
 
 /// The tokens that disagree, and the first that occur elsewhere with the byte where they occur.
 #[expect(clippy::type_complexity, reason = "the pair that the cases compare")]
-fn checked(
-    text: &str,
-    tokens: &[(i32, Span<i32>)],
-) -> Result<(Vec<[usize; 2]>, Option<([usize; 2], usize)>), SpanError> {
+fn checked(text: &str, tokens: &[(i32, Span<i32>)]) -> Result<(Vec<[usize; 2]>, Option<([usize; 2], usize)>), Error> {
     let (table, places) = places()?;
     let (ids, spans): (Vec<_>, Vec<_>) = tokens.iter().copied().unzip();
-    let cu = [0, i64::try_from(ids.len()).unwrap_or_default()];
-    let found = places.disagreeing(&table, &ids, &spans, &cu, &[text])?;
-    let found: Vec<_> = found.iter().map(|found| found.tokens).collect();
+    let found = places.disagreeing(&table, &ids, &spans, text)?;
     let misplaced = places.misplaced(&table, &ids, &spans, text, &found);
     Ok((found, misplaced))
 }
 
 #[test]
-fn tokens_at_their_spans_agree() -> Result<(), SpanError> {
+fn tokens_at_their_spans_agree() -> Result<(), Error> {
     let nothing = (vec![], None);
     assert_eq!(checked("The  QUICK fox", &[(0, [0, 3]), (1, [3, 10]), (2, [10, 14])])?, nothing);
     // Composed and decomposed, with and without the mark, a compatibility form, parts of a character.
@@ -57,7 +55,7 @@ fn tokens_at_their_spans_agree() -> Result<(), SpanError> {
 }
 
 #[test]
-fn a_token_that_occurs_elsewhere_is_found() -> Result<(), SpanError> {
+fn a_token_that_occurs_elsewhere_is_found() -> Result<(), Error> {
     let shifted = checked("the quick fox", &[(0, [0, 2]), (1, [2, 8]), (2, [8, 11])])?;
     assert_eq!(shifted, (vec![[0, 1], [1, 2], [2, 3]], Some(([0, 1], 0))));
     // One character: only next to its neighbour.
@@ -67,7 +65,7 @@ fn a_token_that_occurs_elsewhere_is_found() -> Result<(), SpanError> {
 }
 
 #[test]
-fn a_token_without_a_free_place_is_not_misplaced() -> Result<(), SpanError> {
+fn a_token_without_a_free_place_is_not_misplaced() -> Result<(), Error> {
     // A case marker that was inserted before the word, and a word at the place of another.
     assert_eq!(checked("Fox U", &[(10, [0, 0]), (2, [0, 3])])?, (vec![[0, 1]], None));
     assert_eq!(checked("dog fox", &[(2, [0, 3]), (2, [3, 7])])?, (vec![[0, 1]], None));
@@ -80,14 +78,14 @@ fn moved(
     text: &str,
     tokens: &[(i32, Span<i32>)],
     wrong: &[[usize; 2]],
-) -> Result<Option<Vec<(usize, Span<i32>)>>, SpanError> {
+) -> Result<Option<Vec<(usize, Span<i32>)>>, Error> {
     let (table, places) = places()?;
     let (ids, spans): (Vec<_>, Vec<_>) = tokens.iter().copied().unzip();
     Ok(places.moves(&table, &ids, &spans, text, wrong))
 }
 
 #[test]
-fn a_token_that_can_be_at_one_place_only_is_moved() -> Result<(), SpanError> {
+fn a_token_that_can_be_at_one_place_only_is_moved() -> Result<(), Error> {
     // "fox" from "the": it moves, and so does a token that only seemed to be in place.
     assert_eq!(moved("the fox a", &[(0, [0, 3]), (2, [0, 3])], &[[1, 2]])?, Some(vec![(1, [4, 7])]));
     assert_eq!(moved("a fox a", &[(2, [0, 1]), (8, [0, 1])], &[[0, 1]])?, Some(vec![(0, [2, 5]), (1, [6, 7])]));
@@ -143,7 +141,7 @@ proptest! {
 }
 
 #[test]
-fn normalised_text_agrees() -> Result<(), SpanError> {
+fn normalised_text_agrees() -> Result<(), Error> {
     let (table, places) = places()?;
     assert!(places.agrees(&table, &[10, 2], "Ufox"));
     assert!(!places.agrees(&table, &[10, 2], "fox"));
@@ -152,14 +150,15 @@ fn normalised_text_agrees() -> Result<(), SpanError> {
 }
 
 #[test]
-fn arguments_of_other_lengths_are_refused() -> Result<(), SpanError> {
+fn arguments_of_other_lengths_are_refused() -> Result<(), Error> {
     let (table, places) = places()?;
-    assert!(places.disagreeing(&table, &[0], &[], &[0, 1], &["the"]).is_err());
-    assert!(places.disagreeing(&table, &[0], &[[0, 3]], &[0, 1], &["the", "x"]).is_err());
-    assert!(places.disagreeing(&table, &[0], &[[0, 3]], &[0, 2], &["the"]).is_err());
+    assert!(places.disagreeing(&table, &[0], &[], "the").is_err());
+    let rows = Rows::new(&[0, 1], 1)?;
+    assert!(places.disagreeing_batch(&table, &[0], &[[0, 3]], rows, &["the", "x"]).is_err());
+    assert!(places.disagreeing_batch(&table, &[0, 2], &[[0, 3]; 2], rows, &["the"]).is_err());
     // Spans outside the text and inside characters are clipped to the text.
     let odd = [[-5, 1], [2, 1], [3, 900], [i32::MIN, i32::MAX]];
-    assert_eq!(places.disagreeing(&table, &[0, 2, 8, 0], &odd, &[0, 4], &["\u{2211}the"])?.len(), 3);
+    assert_eq!(places.disagreeing(&table, &[0, 2, 8, 0], &odd, "\u{2211}the")?.len(), 3);
     assert_eq!(places.misplaced(&table, &[0, 2, 8], &odd, "\u{2211}the", &[[1, 2], [9, 12]]), None);
     assert_eq!(places.misplaced(&table, &[0, 2], &[], "the", &[[0, 1]]), Some(([0, 1], 0)));
     Ok(())

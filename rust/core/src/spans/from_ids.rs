@@ -1,15 +1,17 @@
 //! Spans from ids: the bytes of the ids, compared with the text or decoded to it.
 
+use alloc::vec::Vec;
+
 use super::dropped_bytes::walk_over_dropped;
 use super::piece_table::{DummyPrefix, PieceRole, PieceTable};
 use crate::batch::Rows;
 use crate::checks::{expect_len, text_len};
-use crate::error::SpanError;
-use crate::memory::{extend, filled_with};
+use crate::error::{Error, Input};
+use crate::memory::{extend, filled_with, with_room};
 use crate::offset::Span;
 
-/// Writes the byte span of each id and proves the spans: the concatenated bytes of the ids, without dummy
-/// prefixes, must equal `text`. Returns whether they do. If not, `out` holds zeros.
+/// The byte span of each id, if it is proved: the concatenated bytes of the ids, without dummy prefixes, must equal
+/// `text`. `None` if they do not.
 ///
 /// With [`PieceTable::dropping_bytes`] they must equal the text without its dropped bytes. The place of every piece is
 /// then the only one possible. The token before a dropped byte gets it, with two exceptions: the token after it gets
@@ -21,47 +23,68 @@ use crate::offset::Span;
 /// token that is not in the text there. Time is linear in ids and text.
 ///
 /// # Errors
-/// [`SpanError::Length`] unless `out` holds one span per id, [`SpanError::TextTooLong`] for a text of
-/// 2^31 bytes or more.
+/// [`Error::TextTooLong`] for a text of 2^31 bytes or more, [`Error::Memory`].
 ///
 /// # Example
 /// ```
 /// use vocagno::{DummyPrefix, PieceRole, PieceTable, spans_from_ids};
 ///
 /// let table = PieceTable::new([Some(" proof"), Some("read"), None], &[PieceRole::Plain; 3], DummyPrefix::Prepend)?;
-/// let mut spans = [[0; 2]; 2];
-/// assert!(spans_from_ids(&table, &[0, 1], b"proofread", &mut spans)?);
-/// assert_eq!(spans, [[0, 5], [5, 9]]);
-/// assert!(!spans_from_ids(&table, &[0, 1], b"proofreads", &mut spans)?);
-/// # Ok::<(), vocagno::SpanError>(())
+/// assert_eq!(spans_from_ids(&table, &[0, 1], b"proofread")?, Some(vec![[0, 5], [5, 9]]));
+/// assert_eq!(spans_from_ids(&table, &[0, 1], b"proofreads")?, None);
+/// # Ok::<(), vocagno::Error>(())
 /// ```
-pub fn spans_from_ids(table: &PieceTable, ids: &[i32], text: &[u8], out: &mut [Span<i32>]) -> Result<bool, SpanError> {
-    expect_len("out", ids.len(), out.len())?;
+pub fn spans_from_ids(table: &PieceTable, ids: &[i32], text: &[u8]) -> Result<Option<Vec<Span<i32>>>, Error> {
+    let mut out = filled_with([0; 2], ids.len())?;
+    Ok(spans_from_ids_into(table, ids, text, &mut out)?.then_some(out))
+}
+
+/// [`spans_from_ids`] into a slice with one span per id. Returns whether the spans are proved. If not, `out` holds
+/// zeros.
+///
+/// # Errors
+/// As [`spans_from_ids`], and [`Error::Length`] for a slice of another length.
+pub fn spans_from_ids_into(table: &PieceTable, ids: &[i32], text: &[u8], out: &mut [Span<i32>]) -> Result<bool, Error> {
+    expect_len(Input::Out, ids.len(), out.len())?;
     spans_of_row(table, ids, text, 0, out)
 }
 
-/// [`spans_from_ids`] for a batch of documents: document `b` has the ids `cu_seqlens[b]..cu_seqlens[b + 1]`.
-/// `proved` gets one flag per document. The spans of a document without a proof are zeros.
-///
-/// With the feature `rayon`, documents run in parallel if the call is made inside a rayon thread pool.
+/// [`spans_from_ids`] for a batch of documents, and for each document whether its spans are proved. The spans of a
+/// document without a proof are zeros.
 ///
 /// # Errors
-/// As [`spans_from_ids`], for `cu_seqlens` that do not match the ids, and [`SpanError::Length`] unless `texts`
-/// and `proved` hold one item per document.
-pub fn spans_from_ids_batch<S: AsRef<[u8]> + Sync>(
+/// As [`spans_from_ids`], and [`Error::Length`] for ids or texts that are not those of `rows`.
+pub fn spans_from_ids_batch<S: AsRef<[u8]>>(
     table: &PieceTable,
     ids: &[i32],
-    cu_seqlens: &[i64],
+    rows: Rows<'_>,
+    texts: &[S],
+) -> Result<(Vec<Span<i32>>, Vec<bool>), Error> {
+    let (mut out, mut proved) = (filled_with([0; 2], rows.num_tokens())?, filled_with(false, rows.len())?);
+    spans_from_ids_batch_into(table, ids, rows, texts, &mut out, &mut proved)?;
+    Ok((out, proved))
+}
+
+/// [`spans_from_ids_batch`] into slices with one span per id and one flag per document of `rows`.
+///
+/// # Errors
+/// As [`spans_from_ids_batch`], and [`Error::Length`] for slices of other lengths.
+pub fn spans_from_ids_batch_into<S: AsRef<[u8]>>(
+    table: &PieceTable,
+    ids: &[i32],
+    rows: Rows<'_>,
     texts: &[S],
     out: &mut [Span<i32>],
     proved: &mut [bool],
-) -> Result<(), SpanError> {
-    expect_len("out", ids.len(), out.len())?;
-    let rows = Rows::checked("cu_seqlens", cu_seqlens, ids.len())?;
-    expect_len("texts", rows.count(), texts.len())?;
-    expect_len("proved", rows.count(), proved.len())?;
-    rows.for_each(out, proved, &|row, out, proved| {
-        *proved = spans_of_row(table, &ids[rows.range(row)], texts[row].as_ref(), row, out)?;
+) -> Result<(), Error> {
+    rows.expect_tokens(Input::Ids, ids.len())?;
+    rows.expect_rows(Input::Texts, texts.len())?;
+    expect_len(Input::Out, rows.num_tokens(), out.len())?;
+    expect_len(Input::Proved, rows.len(), proved.len())?;
+    let mut flags = proved.iter_mut();
+    rows.for_each(out, |row, tokens, row_out| {
+        let is_proved = spans_of_row(table, &ids[tokens], texts[row].as_ref(), row, row_out)?;
+        flags.next().into_iter().for_each(|flag| *flag = is_proved);
         Ok(())
     })
 }
@@ -72,7 +95,7 @@ fn spans_of_row(
     text: &[u8],
     row: usize,
     out: &mut [Span<i32>],
-) -> Result<bool, SpanError> {
+) -> Result<bool, Error> {
     text_len(text, row)?;
     let proved = walk(table, ids, text, out)
         .or_else(|| walk_over_dropped(table, table.dropped()?, ids, text, out)) // from the start: few texts need it
@@ -106,7 +129,7 @@ fn walk(table: &PieceTable, ids: &[i32], text: &[u8], out: &mut [Span<i32>]) -> 
     rest.is_empty().then_some(())
 }
 
-/// Decodes a whole document from its ids to bytes, and writes the byte span of each id. Dummy prefixes and special
+/// Decodes a whole document from its ids to bytes, and gives the byte span of each id. Dummy prefixes and special
 /// tokens are not part of the bytes. They get empty spans.
 ///
 /// A tokenizer that inserts a space only before a text without one ([`DummyPrefix::Metaspace`]) gives "a" and " a"
@@ -117,48 +140,45 @@ fn walk(table: &PieceTable, ids: &[i32], text: &[u8], out: &mut [Span<i32>]) -> 
 /// noticed.
 ///
 /// # Errors
-/// [`SpanError::NoBytes`] for an id outside the table or without known bytes, and for a first piece without
-/// the dummy prefix, which happens if a document was cut. [`SpanError::Length`] unless `out` holds one span per id,
-/// [`SpanError::TextTooLong`], [`SpanError::Memory`].
+/// [`Error::NoBytes`] for an id outside the table or without known bytes, and for a first piece without the dummy
+/// prefix, which happens if a document was cut. [`Error::TextTooLong`], [`Error::Memory`].
 ///
 /// # Example
 /// ```
-/// use vocagno::{DummyPrefix, PieceRole, PieceTable, decode};
+/// use vocagno::spans::{DummyPrefix, PieceRole, PieceTable, decode};
 ///
 /// let table = PieceTable::new([" proof", "read"].map(Some), &[PieceRole::Plain; 2], DummyPrefix::Prepend)?;
-/// let mut spans = [[0; 2]; 2];
-/// assert_eq!(decode(&table, &[0, 1], &mut spans)?, b"proofread");
-/// assert_eq!(spans, [[0, 5], [5, 9]]);
-/// assert!(decode(&table, &[1], &mut spans[..1]).is_err());
-/// # Ok::<(), vocagno::SpanError>(())
+/// assert_eq!(decode(&table, &[0, 1])?, (b"proofread".to_vec(), vec![[0, 5], [5, 9]]));
+/// assert!(decode(&table, &[1]).is_err());
+/// # Ok::<(), vocagno::Error>(())
 /// ```
-pub fn decode(table: &PieceTable, ids: &[i32], out: &mut [Span<i32>]) -> Result<Vec<u8>, SpanError> {
-    expect_len("out", ids.len(), out.len())?;
-    decode_row(table, ids, 0, false, out)
+pub fn decode(table: &PieceTable, ids: &[i32]) -> Result<(Vec<u8>, Vec<Span<i32>>), Error> {
+    let mut spans = filled_with([0; 2], ids.len())?;
+    let text = decode_row(table, ids, 0, false, &mut spans)?;
+    Ok((text, spans))
 }
 
-/// [`decode`] for a batch of documents: document `b` has the ids `cu_seqlens[b]..cu_seqlens[b + 1]`.
+/// [`decode`] for a batch of documents.
 ///
 /// With `continues` they are later parts of documents, such as a response after its prompt: they start without a dummy
 /// prefix, so a space there is in the text.
 ///
 /// # Errors
-/// As [`decode`], and for `cu_seqlens` that do not match the ids.
+/// As [`decode`], and [`Error::Length`] for ids that are not those of `rows`.
+#[expect(clippy::type_complexity, reason = "the pair of `decode`, of which the texts are several")]
 pub fn decode_batch(
     table: &PieceTable,
     ids: &[i32],
-    cu_seqlens: &[i64],
+    rows: Rows<'_>,
     continues: bool,
-    out: &mut [Span<i32>],
-) -> Result<Vec<Vec<u8>>, SpanError> {
-    expect_len("out", ids.len(), out.len())?;
-    let rows = Rows::checked("cu_seqlens", cu_seqlens, ids.len())?;
-    let mut texts = filled_with(Vec::new(), rows.count())?;
-    rows.for_each(out, &mut texts, &|row, out, text| {
-        *text = decode_row(table, &ids[rows.range(row)], row, continues, out)?;
+) -> Result<(Vec<Vec<u8>>, Vec<Span<i32>>), Error> {
+    rows.expect_tokens(Input::Ids, ids.len())?;
+    let (mut texts, mut spans) = (with_room(rows.len())?, filled_with([0; 2], rows.num_tokens())?);
+    rows.for_each(&mut spans, |row, tokens, row_spans| {
+        texts.push(decode_row(table, &ids[tokens], row, continues, row_spans)?);
         Ok(())
     })?;
-    Ok(texts)
+    Ok((texts, spans))
 }
 
 fn decode_row(
@@ -167,11 +187,11 @@ fn decode_row(
     row: usize,
     continues: bool,
     out: &mut [Span<i32>],
-) -> Result<Vec<u8>, SpanError> {
+) -> Result<Vec<u8>, Error> {
     let (mut text, mut end) = (Vec::new(), 0);
     let (mut segment_start, mut special_before) = (!continues, false);
     for (token, (span, &id)) in out.iter_mut().zip(ids).enumerate() {
-        let refused = |why| SpanError::NoBytes { row, token, id, why };
+        let refused = |why| Error::NoBytes { row, token, id, why };
         let (mut piece, role) = table.piece(id).ok_or(refused("has no known bytes"))?;
         if role == PieceRole::Special {
             (*span, segment_start, special_before) = ([end; 2], true, true);
@@ -200,6 +220,8 @@ fn decode_row(
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
 
     const VOCABULARY: [&[u8]; 9] = [b" ", b" a", b"a", b" b", b"<s>", b"\xe2", b"\x88", b"\x91", b"  "];
@@ -214,7 +236,7 @@ mod tests {
         let pieces = VOCABULARY.map(Some).into_iter().chain([None]);
         let table = PieceTable::new(pieces, &ROLES, dummy_prefix).ok()?;
         let mut out = vec![[7; 2]; ids.len()];
-        let proved = spans_from_ids(&table, ids, text.as_bytes(), &mut out).ok()?;
+        let proved = spans_from_ids_into(&table, ids, text.as_bytes(), &mut out).ok()?;
         assert!(proved || out.iter().all(|&span| span == [0; 2]));
         proved.then_some(out)
     }
@@ -260,30 +282,31 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_says_which_documents_are_proved() -> Result<(), SpanError> {
+    fn a_batch_says_which_documents_are_proved() -> Result<(), Error> {
         let table = PieceTable::new(VOCABULARY.map(Some), &ROLES[..9], DummyPrefix::None)?;
         let (mut out, mut proved) = ([[7; 2]; 4], [true, false, true]);
-        spans_from_ids_batch(&table, &[2, 1, 2, 2], &[0, 2, 2, 4], &["a a", "", "ab"], &mut out, &mut proved)?;
+        let (ids, rows, texts) = ([2, 1, 2, 2], Rows::new(&[0, 2, 2, 4], 4)?, ["a a", "", "ab"]);
+        spans_from_ids_batch_into(&table, &ids, rows, &texts, &mut out, &mut proved)?;
         assert_eq!(out, [[0, 1], [1, 3], [0, 0], [0, 0]]);
         assert_eq!(proved, [true, true, false]);
-        let texts = spans_from_ids_batch(&table, &[2], &[0, 1], &[""; 2], &mut [[0; 2]], &mut [false]);
-        assert_eq!(texts, Err(SpanError::Length { argument: "texts", expected: 1, got: 2 }));
+        assert_eq!(spans_from_ids_batch(&table, &ids, rows, &texts)?, (out.to_vec(), proved.to_vec()));
+        let texts = spans_from_ids_batch(&table, &[2], Rows::new(&[0, 1], 1)?, &[""; 2]);
+        assert_eq!(texts, Err(Error::Length { input: Input::Texts, expected: 1, got: 2 }));
         let roles = PieceTable::new(VOCABULARY.map(Some), &ROLES, DummyPrefix::None).map(|table| table.len());
-        assert_eq!(roles, Err(SpanError::Length { argument: "roles", expected: 9, got: 10 }));
+        assert_eq!(roles, Err(Error::Length { input: Input::Roles, expected: 9, got: 10 }));
         Ok(())
     }
 
     #[test]
-    fn a_continuation_starts_without_a_dummy_prefix_and_has_one_after_a_special_token() -> Result<(), SpanError> {
+    fn a_continuation_starts_without_a_dummy_prefix_and_has_one_after_a_special_token() -> Result<(), Error> {
         for dummy_prefix in
             [DummyPrefix::None, DummyPrefix::Prepend, DummyPrefix::Metaspace, DummyPrefix::MetaspaceFirst]
         {
             let table = PieceTable::new(VOCABULARY.map(Some), &ROLES[..9], dummy_prefix)?;
-            let mut spans = [[0; 2]; 3];
-            let texts = decode_batch(&table, &[1, 2, 3], &[0, 2, 3], true, &mut spans)?;
+            let (texts, spans) = decode_batch(&table, &[1, 2, 3], Rows::new(&[0, 2, 3], 3)?, true)?;
             assert_eq!(texts, [b" aa".to_vec(), b" b".to_vec()], "{dummy_prefix:?}");
             assert_eq!(spans, [[0, 2], [2, 3], [0, 2]]);
-            let after_special = decode_batch(&table, &[1, 4, 1], &[0, 3], true, &mut spans)?;
+            let after_special = decode_batch(&table, &[1, 4, 1], Rows::new(&[0, 3], 3)?, true)?.0;
             let expected: &[u8] =
                 if matches!(dummy_prefix, DummyPrefix::Prepend | DummyPrefix::Metaspace) { b" aa" } else { b" a a" };
             assert_eq!(after_special, [expected.to_vec()], "{dummy_prefix:?}");
@@ -292,16 +315,15 @@ mod tests {
     }
 
     #[test]
-    fn no_dummy_prefix_of_the_first_text_follows_a_special_token_that_is_written() -> Result<(), SpanError> {
+    fn no_dummy_prefix_of_the_first_text_follows_a_special_token_that_is_written() -> Result<(), Error> {
         let table = PieceTable::new(VOCABULARY.map(Some), &ROLES[..9], DummyPrefix::MetaspaceFirst)?;
-        let mut spans = [[0; 2]; 3];
-        assert_eq!(decode(&table, &[4, 2, 1], &mut spans)?, b"a a");
+        let (text, spans) = decode(&table, &[4, 2, 1])?;
+        assert_eq!(text, b"a a");
         assert_eq!(spans, [[0, 0], [0, 1], [1, 3]]);
-        assert!(spans_from_ids(&table, &[4, 2, 1], b"a a", &mut spans)?);
-        assert_eq!(spans, [[0, 0], [0, 1], [1, 3]]);
-        assert_eq!(decode(&table, &[4, 1, 1], &mut spans)?, b"a a"); // a dummy prefix, as after BOS
-        assert!(decode(&table, &[2, 1, 1], &mut spans).is_err());
-        assert_eq!(decode_batch(&table, &[4, 1, 1], &[0, 3], true, &mut spans)?, [b" a a".to_vec()]);
+        assert_eq!(spans_from_ids(&table, &[4, 2, 1], b"a a")?, Some(spans));
+        assert_eq!(decode(&table, &[4, 1, 1])?.0, b"a a"); // a dummy prefix, as after BOS
+        assert!(decode(&table, &[2, 1, 1]).is_err());
+        assert_eq!(decode_batch(&table, &[4, 1, 1], Rows::new(&[0, 3], 3)?, true)?.0, [b" a a".to_vec()]);
         Ok(())
     }
 }

@@ -1,7 +1,9 @@
 //! The vocabulary of a lossless tokenizer: the bytes and the role of each id.
 
+use alloc::vec::Vec;
+
 use crate::checks::{expect_len, piece_end};
-use crate::error::SpanError;
+use crate::error::{Error, Input};
 use crate::memory::{extend, push, with_room};
 
 /// Where a tokenizer inserts a space in front of the text. A "segment" is the text before, between or after added
@@ -63,13 +65,13 @@ impl PieceTable {
     /// Takes one item per id: its bytes (with spaces for `▁`), or `None` if they are unknown, and its role.
     ///
     /// # Errors
-    /// [`SpanError::Length`] unless `roles` holds one role per piece, [`SpanError::TooMany`] for 4 GiB of
-    /// pieces or more, [`SpanError::Memory`].
+    /// [`Error::Length`] unless `roles` holds one role per piece, [`Error::TooMany`] for 4 GiB of
+    /// pieces or more, [`Error::Memory`].
     pub fn new<P: AsRef<[u8]>>(
         pieces: impl IntoIterator<Item = Option<P>>,
         roles: &[PieceRole],
         dummy_prefix: DummyPrefix,
-    ) -> Result<Self, SpanError> {
+    ) -> Result<Self, Error> {
         let (mut bytes, mut ends) = (Vec::new(), with_room(roles.len())?);
         let mut own_roles = with_room(roles.len())?;
         extend(&mut own_roles, roles)?;
@@ -79,12 +81,12 @@ impl PieceTable {
             }
             push(&mut ends, piece_end(bytes.len())?)?;
         }
-        expect_len("roles", ends.len(), roles.len())?;
+        expect_len(Input::Roles, ends.len(), roles.len())?;
         Ok(Self { bytes, ends, roles: own_roles, dummy_prefix, dropped: None })
     }
 
     /// Declares that the tokenizer drops the bytes that no plain piece contains, as a byte-level BPE without an unknown
-    /// token does. [`spans_from_ids`](crate::spans_from_ids) then skips them in the text.
+    /// token does. [`spans_from_ids`](crate::spans::spans_from_ids) then skips them in the text.
     #[must_use]
     pub fn dropping_bytes(mut self) -> Self {
         let mut dropped = [true; 256];

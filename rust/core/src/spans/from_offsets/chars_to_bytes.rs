@@ -1,8 +1,10 @@
 //! Converts character offsets to byte offsets.
 
+use alloc::vec::Vec;
+
 use crate::batch::Rows;
-use crate::checks::{expect_len, text_len};
-use crate::error::SpanError;
+use crate::checks::text_len;
+use crate::error::{Error, Input};
 use crate::memory::{filled_with, with_room};
 use crate::offset::{Offset, Span};
 
@@ -11,40 +13,38 @@ use crate::offset::{Offset, Span};
 /// Time is linear in text and offsets. An ASCII text is read only to find that it is ASCII.
 ///
 /// # Errors
-/// [`SpanError::OutsideText`] for a negative offset, an offset past the end or a start after its end,
-/// [`SpanError::TextTooLong`] for a text of 2^31 bytes or more, [`SpanError::Memory`].
+/// [`Error::OutsideText`] for a negative offset, an offset past the end or a start after its end,
+/// [`Error::TextTooLong`] for a text of 2^31 bytes or more, [`Error::Memory`].
 ///
 /// # Example
 /// ```
-/// let bytes = vocagno::chars_to_bytes(&[[0, 1], [1, 3]], "∑ab")?;
+/// let bytes = vocagno::spans::chars_to_bytes(&[[0, 1], [1, 3]], "∑ab")?;
 /// assert_eq!(bytes, [[0, 3], [3, 5]]);
-/// # Ok::<(), vocagno::SpanError>(())
+/// # Ok::<(), vocagno::Error>(())
 /// ```
-pub fn chars_to_bytes<T: Offset>(offsets: &[Span<T>], text: &str) -> Result<Vec<Span<i32>>, SpanError> {
+pub fn chars_to_bytes<T: Offset>(offsets: &[Span<T>], text: &str) -> Result<Vec<Span<i32>>, Error> {
     let mut out = filled_with([0; 2], offsets.len())?;
     convert(offsets, text, 0, &mut out)?;
     Ok(out)
 }
 
-/// [`chars_to_bytes`] for a batch of documents: document `b` has the offsets `cu_seqlens[b]..cu_seqlens[b + 1]`.
+/// [`chars_to_bytes`] for a batch of documents.
 ///
 /// # Errors
-/// As [`chars_to_bytes`], for `cu_seqlens` that do not match the offsets, and [`SpanError::Length`] unless
-/// `texts` holds one text per document and `out` one span per offset pair.
-pub fn chars_to_bytes_batch<T: Offset, S: AsRef<str> + Sync>(
+/// As [`chars_to_bytes`], and [`Error::Length`] for offsets or texts that are not those of `rows`.
+pub fn chars_to_bytes_batch<T: Offset, S: AsRef<str>>(
     offsets: &[Span<T>],
-    cu_seqlens: &[i64],
+    rows: Rows<'_>,
     texts: &[S],
-    out: &mut [Span<i32>],
-) -> Result<(), SpanError> {
-    expect_len("out", offsets.len(), out.len())?;
-    let rows = Rows::checked("cu_seqlens", cu_seqlens, offsets.len())?;
-    expect_len("texts", rows.count(), texts.len())?;
-    let mut nothing = vec![(); rows.count()];
-    rows.for_each(out, &mut nothing, &|row, out, ()| convert(&offsets[rows.range(row)], texts[row].as_ref(), row, out))
+) -> Result<Vec<Span<i32>>, Error> {
+    rows.expect_tokens(Input::Offsets, offsets.len())?;
+    rows.expect_rows(Input::Texts, texts.len())?;
+    let mut out = filled_with([0; 2], rows.num_tokens())?;
+    rows.for_each(&mut out, |row, tokens, row_out| convert(&offsets[tokens], texts[row].as_ref(), row, row_out))?;
+    Ok(out)
 }
 
-fn convert<T: Offset>(offsets: &[Span<T>], text: &str, row: usize, out: &mut [Span<i32>]) -> Result<(), SpanError> {
+fn convert<T: Offset>(offsets: &[Span<T>], text: &str, row: usize, out: &mut [Span<i32>]) -> Result<(), Error> {
     let end = text_len(text.as_bytes(), row)?;
     if text.is_ascii() {
         return each(offsets, row, out, text.len(), |offset| {
@@ -65,14 +65,14 @@ fn each<T: Offset>(
     out: &mut [Span<i32>],
     len: usize,
     to_byte: impl Fn(i64) -> Option<i32>,
-) -> Result<(), SpanError> {
+) -> Result<(), Error> {
     for (token, (bytes, &offsets)) in out.iter_mut().zip(offsets).enumerate() {
         let [start, end] = offsets.map(T::into);
         *bytes = match (to_byte(start), to_byte(end)) {
             (Some(first), Some(stop)) if first <= stop => [first, stop],
             _ => {
-                let (argument, span, unit) = ("offsets", [start, end], "characters");
-                return Err(SpanError::OutsideText { argument, row, token, span, len, unit });
+                let (input, span, unit) = (Input::Offsets, [start, end], "characters");
+                return Err(Error::OutsideText { input, row, token, span, len, unit });
             }
         };
     }
@@ -81,6 +81,10 @@ fn each<T: Offset>(
 
 #[cfg(test)]
 mod tests {
+    use alloc::borrow::ToOwned;
+    use alloc::string::ToString;
+    use alloc::vec;
+
     use super::*;
 
     #[test]
@@ -97,22 +101,22 @@ mod tests {
         for text in ["abc", "ab∑"] {
             for span in [[2, 4], [4, 4], [-1, 2], [2, 1], [0, i32::MAX], [i32::MIN, 0]] {
                 let error = chars_to_bytes(&[[0, 3], span], text);
-                let (argument, unit, span) = ("offsets", "characters", span.map(i64::from));
-                assert_eq!(error, Err(SpanError::OutsideText { argument, row: 0, token: 1, span, len: 3, unit }));
+                let (input, unit, span) = (Input::Offsets, "characters", span.map(i64::from));
+                assert_eq!(error, Err(Error::OutsideText { input, row: 0, token: 1, span, len: 3, unit }));
             }
             assert!(chars_to_bytes(&[[i64::MIN, i64::MAX], [0, 1 << 32]], text).is_err());
         }
     }
 
     #[test]
-    fn a_batch_names_the_document() {
-        let mut out = [[0; 2]; 3];
-        let texts = ["∑", "ab"];
-        assert_eq!(chars_to_bytes_batch(&[[0, 1], [0, 1], [1, 2]], &[0, 1, 3], &texts, &mut out), Ok(()));
-        assert_eq!(out, [[0, 3], [0, 1], [1, 2]]);
-        let error = chars_to_bytes_batch(&[[0, 1], [0, 1], [1, 3]], &[0, 1, 3], &texts, &mut out);
+    fn a_batch_names_the_document() -> Result<(), Error> {
+        let (rows, texts) = (Rows::new(&[0, 1, 3], 3)?, ["∑", "ab"]);
+        let bytes = chars_to_bytes_batch(&[[0, 1], [0, 1], [1, 2]], rows, &texts)?;
+        assert_eq!(bytes, [[0, 3], [0, 1], [1, 2]]);
+        let error = chars_to_bytes_batch(&[[0, 1], [0, 1], [1, 3]], rows, &texts);
         let message =
             "offsets: row 1, token 1: expected 0 <= start <= end <= 2, the text's length in characters, got (1, 3)";
         assert_eq!(error.map_err(|error| error.to_string()), Err(message.to_owned()));
+        Ok(())
     }
 }

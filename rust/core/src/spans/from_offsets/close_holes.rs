@@ -1,9 +1,11 @@
 //! Closes the holes between the offsets that a tokenizer reports.
 
+use alloc::vec::Vec;
+
 use super::white_space::{WhiteSpace, slice};
 use crate::batch::Rows;
 use crate::checks::{expect_len, text_len};
-use crate::error::SpanError;
+use crate::error::{Error, Input};
 use crate::memory::filled_with;
 use crate::offset::Span;
 
@@ -39,47 +41,44 @@ pub enum TokenKind {
 /// Time is linear in tokens and text.
 ///
 /// # Errors
-/// [`SpanError::OutsideText`] for a span that leaves the text or starts after its end, and
-/// [`SpanError::Unsorted`] for spans out of order. Both leave `spans` unchanged. Floating and special tokens
-/// need no order. [`SpanError::Length`] unless `kinds` holds one item per span, [`SpanError::TextTooLong`],
-/// [`SpanError::Memory`].
+/// [`Error::OutsideText`] for a span that leaves the text or starts after its end, and
+/// [`Error::Unsorted`] for spans out of order. Both leave `spans` unchanged. Floating and special tokens
+/// need no order. [`Error::Length`] unless `kinds` holds one item per span, [`Error::TextTooLong`],
+/// [`Error::Memory`].
 ///
 /// # Example
 /// ```
-/// use vocagno::{TokenKind, close};
+/// use vocagno::spans::{TokenKind, close};
 ///
 /// // "a   b" from a tokenizer that trims spaces: a|␣␣|␣b
 /// let mut spans = [[0, 1], [3, 3], [4, 5]];
 /// close(&mut spans, "a   b", &[TokenKind::Normal; 3])?;
 /// assert_eq!(spans, [[0, 1], [1, 3], [3, 5]]);
-/// # Ok::<(), vocagno::SpanError>(())
+/// # Ok::<(), vocagno::Error>(())
 /// ```
-pub fn close(spans: &mut [Span<i32>], text: &str, kinds: &[TokenKind]) -> Result<(), SpanError> {
-    expect_len("kinds", spans.len(), kinds.len())?;
+pub fn close(spans: &mut [Span<i32>], text: &str, kinds: &[TokenKind]) -> Result<(), Error> {
+    expect_len(Input::Kinds, spans.len(), kinds.len())?;
     close_row(spans, text, kinds, 0)
 }
 
-/// [`close`] for a batch of documents: document `b` has the spans `cu_seqlens[b]..cu_seqlens[b + 1]`.
+/// [`close`] for a batch of documents. `spans` are those of `rows`.
 ///
 /// # Errors
-/// As [`close`], for `cu_seqlens` that do not match the spans, and [`SpanError::Length`] unless `texts` holds
-/// one text per document. After an error other documents may already be closed.
-pub fn close_batch<S: AsRef<str> + Sync>(
+/// As [`close`], and [`Error::Length`] for kinds or texts that are not those of `rows`. After an error other documents
+/// may already be closed.
+pub fn close_batch<S: AsRef<str>>(
     spans: &mut [Span<i32>],
-    cu_seqlens: &[i64],
+    rows: Rows<'_>,
     texts: &[S],
     kinds: &[TokenKind],
-) -> Result<(), SpanError> {
-    expect_len("kinds", spans.len(), kinds.len())?;
-    let rows = Rows::checked("cu_seqlens", cu_seqlens, spans.len())?;
-    expect_len("texts", rows.count(), texts.len())?;
-    let mut nothing = vec![(); rows.count()];
-    rows.for_each(spans, &mut nothing, &|row, spans, ()| {
-        close_row(spans, texts[row].as_ref(), &kinds[rows.range(row)], row)
-    })
+) -> Result<(), Error> {
+    rows.expect_tokens(Input::Kinds, kinds.len())?;
+    rows.expect_rows(Input::Texts, texts.len())?;
+    expect_len(Input::Spans, rows.num_tokens(), spans.len())?;
+    rows.for_each(spans, |row, tokens, row_spans| close_row(row_spans, texts[row].as_ref(), &kinds[tokens], row))
 }
 
-fn close_row(spans: &mut [Span<i32>], text: &str, kinds: &[TokenKind], row: usize) -> Result<(), SpanError> {
+fn close_row(spans: &mut [Span<i32>], text: &str, kinds: &[TokenKind], row: usize) -> Result<(), Error> {
     let len = text_len(text.as_bytes(), row)?;
     check_inside(spans, kinds, len, row)?;
     let roles = roles(spans, text, kinds)?;
@@ -88,23 +87,23 @@ fn close_row(spans: &mut [Span<i32>], text: &str, kinds: &[TokenKind], row: usiz
     Ok(())
 }
 
-fn check_inside(spans: &[Span<i32>], kinds: &[TokenKind], len: i32, row: usize) -> Result<(), SpanError> {
+fn check_inside(spans: &[Span<i32>], kinds: &[TokenKind], len: i32, row: usize) -> Result<(), Error> {
     for (token, (&[start, end], &kind)) in spans.iter().zip(kinds).enumerate() {
         if kind != TokenKind::Special && !(0 <= start && start <= end && end <= len) {
-            let (argument, span, unit) = ("spans", [start, end].map(i64::from), "bytes");
+            let (input, span, unit) = (Input::Spans, [start, end].map(i64::from), "bytes");
             let len = usize::try_from(len).unwrap_or_default();
-            return Err(SpanError::OutsideText { argument, row, token, span, len, unit });
+            return Err(Error::OutsideText { input, row, token, span, len, unit });
         }
     }
     Ok(())
 }
 
-fn check_order(spans: &[Span<i32>], roles: &[Role], row: usize) -> Result<(), SpanError> {
+fn check_order(spans: &[Span<i32>], roles: &[Role], row: usize) -> Result<(), Error> {
     let mut previous = [0; 2];
     for (token, (&span, _)) in spans.iter().zip(roles).enumerate().filter(|(_, (_, role))| **role == Role::Fixed) {
         if span[0] < previous[0] || span[1] < previous[1] {
             let (previous, span) = (previous.map(i64::from), span.map(i64::from));
-            return Err(SpanError::Unsorted { argument: "spans", row, token, previous, span });
+            return Err(Error::Unsorted { input: Input::Spans, row, token, previous, span });
         }
         previous = span;
     }
@@ -122,7 +121,7 @@ enum Role {
     Special,
 }
 
-fn roles(spans: &[Span<i32>], text: &str, kinds: &[TokenKind]) -> Result<Vec<Role>, SpanError> {
+fn roles(spans: &[Span<i32>], text: &str, kinds: &[TokenKind]) -> Result<Vec<Role>, Error> {
     let mut roles = filled_with(Role::Special, spans.len())?;
     let mut white_space = WhiteSpace::of(text);
     let mut next_start = i32::MAX;

@@ -1,7 +1,7 @@
 //! Restores the spaces that a tokenizer trimmed from its offsets.
 
 use crate::checks::{expect_len, text_len};
-use crate::error::SpanError;
+use crate::error::{Error, Input};
 use crate::offset::Span;
 use crate::spans::piece_table::PieceTable;
 
@@ -9,30 +9,30 @@ use crate::spans::piece_table::PieceTable;
 /// its surface starts and ends with, if the text has them there and no other token holds them.
 ///
 /// `spans` are sorted byte spans on character boundaries. Spans outside the text are unchanged:
-/// [`close`](crate::close) rejects them. Time is linear in tokens and in the spaces of their surfaces.
+/// [`close`](crate::spans::close) rejects them. Time is linear in tokens and in the spaces of their surfaces.
 ///
 /// # Errors
-/// [`SpanError::Length`] unless `spans` holds one span per id, [`SpanError::TextTooLong`].
+/// [`Error::Length`] unless `spans` holds one span per id, [`Error::TextTooLong`].
 ///
 /// # Example
 /// ```
-/// use vocagno::{DummyPrefix, PieceRole, PieceTable, restore_spaces};
+/// use vocagno::spans::{DummyPrefix, PieceRole, PieceTable, restore_spaces};
 ///
 /// // "x\n  y" as x|⏎␣|␣y, trimmed to x|⏎|y
 /// let table = PieceTable::new(["x", "\n ", " y"].map(Some), &[PieceRole::Plain; 3], DummyPrefix::None)?;
 /// let mut spans = [[0, 1], [1, 2], [4, 5]];
 /// restore_spaces(&table, &[0, 1, 2], "x\n  y", &mut spans)?;
 /// assert_eq!(spans, [[0, 1], [1, 3], [3, 5]]);
-/// # Ok::<(), vocagno::SpanError>(())
+/// # Ok::<(), vocagno::Error>(())
 /// ```
-pub fn restore_spaces(table: &PieceTable, ids: &[i32], text: &str, spans: &mut [Span<i32>]) -> Result<(), SpanError> {
-    expect_len("ids", spans.len(), ids.len())?;
+pub fn restore_spaces(table: &PieceTable, ids: &[i32], text: &str, spans: &mut [Span<i32>]) -> Result<(), Error> {
+    expect_len(Input::Ids, spans.len(), ids.len())?;
     text_len(text.as_bytes(), 0)?;
     restore_row(table, ids, text, spans);
     Ok(())
 }
 
-/// [`restore_spaces`] for one row, whose arguments are checked.
+/// [`restore_spaces`] for one row, whose inputs are checked.
 pub(super) fn restore_row(table: &PieceTable, ids: &[i32], text: &str, spans: &mut [Span<i32>]) {
     let text = text.as_bytes();
     let mut covered = 0; // end of the text that earlier tokens hold
@@ -107,10 +107,13 @@ fn index(at: usize) -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
     use super::*;
     use crate::spans::piece_table::{DummyPrefix, PieceRole};
 
-    fn restored<const N: usize>(text: &str, tokens: [(&str, Span<i32>); N]) -> Result<[Span<i32>; N], SpanError> {
+    fn restored<const N: usize>(text: &str, tokens: [(&str, Span<i32>); N]) -> Result<[Span<i32>; N], Error> {
         let table = PieceTable::new(tokens.map(|(piece, _)| Some(piece)), &[PieceRole::Plain; N], DummyPrefix::None)?;
         let mut spans = tokens.map(|(_, span)| span);
         let ids: Vec<i32> = (0..N).map(index).collect();
@@ -140,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn many_tokens_over_the_same_spaces_take_linear_time() -> Result<(), SpanError> {
+    fn many_tokens_over_the_same_spaces_take_linear_time() -> Result<(), Error> {
         let n = 100_000; // counting the spaces of each span to its end would be 10^10 steps
         let table = PieceTable::new([Some(" a ")], &[PieceRole::Plain], DummyPrefix::None)?;
         let mut spans = vec![[0, 100_000]; n];

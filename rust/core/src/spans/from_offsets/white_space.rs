@@ -1,6 +1,8 @@
 //! White space of a text, and slices of it by `i32` offsets.
 
-use crate::error::SpanError;
+use alloc::vec::Vec;
+
+use crate::error::Error;
 use crate::memory::filled_with;
 
 /// Tells which parts of a text are white space. Parts may overlap. After as many bytes as the text has were read,
@@ -19,7 +21,7 @@ impl<'a> WhiteSpace<'a> {
     }
 
     /// Whether all characters from `start` to `end` are white space. False if one of them lies inside a character.
-    pub(super) fn fills(&mut self, start: i32, end: i32) -> Result<bool, SpanError> {
+    pub(super) fn fills(&mut self, start: i32, end: i32) -> Result<bool, Error> {
         let Some(part) = slice(self.text, start, end) else {
             return Ok(false);
         };
@@ -36,7 +38,7 @@ impl<'a> WhiteSpace<'a> {
 }
 
 /// Bytes of white space before each offset of a text. Unspecified inside a character.
-fn white_space_before(text: &str) -> Result<Vec<i32>, SpanError> {
+fn white_space_before(text: &str) -> Result<Vec<i32>, Error> {
     let mut before = filled_with(0, text.len() + 1)?;
     let mut total = 0;
     for (at, character) in text.char_indices() {
@@ -54,6 +56,8 @@ pub(super) fn slice(text: &str, start: i32, end: i32) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use alloc::format;
+
     use super::*;
 
     #[test]

@@ -1,5 +1,7 @@
 //! Cases of `close`.
 
+use alloc::vec;
+
 use super::TokenKind::{Blank, Normal, Prefix, Special};
 use super::*;
 
@@ -10,7 +12,7 @@ fn closed<const N: usize>(text: &str, tokens: [(Span<i32>, TokenKind); N]) -> [S
 }
 
 #[test]
-fn many_blanks_over_the_same_spaces_take_linear_time() -> Result<(), SpanError> {
+fn many_blanks_over_the_same_spaces_take_linear_time() -> Result<(), Error> {
     let n = 100_000; // read one by one, 5 * 10^9 spaces
     let end = 100_000;
     let text = " ".repeat(n);
@@ -89,14 +91,15 @@ fn nothing_to_do() {
 #[test]
 fn spans_out_of_order_or_outside_are_refused() {
     let error = close(&mut [[1, 2], [0, 1]], "ab", &[Normal; 2]);
-    let expected = SpanError::Unsorted { argument: "spans", row: 0, token: 1, previous: [1, 2], span: [0, 1] };
+    let expected = Error::Unsorted { input: Input::Spans, row: 0, token: 1, previous: [1, 2], span: [0, 1] };
     assert_eq!(error, Err(expected));
     for span in [[0, 3], [-1, 1], [2, 1]] {
         let error = close(&mut [[0, 1], span], "ab", &[Normal; 2]);
         let (span, unit) = (span.map(i64::from), "bytes");
-        assert_eq!(error, Err(SpanError::OutsideText { argument: "spans", row: 0, token: 1, span, len: 2, unit }));
+        assert_eq!(error, Err(Error::OutsideText { input: Input::Spans, row: 0, token: 1, span, len: 2, unit }));
     }
-    assert!(close_batch(&mut [[0, 1]; 2], &[0, 1, 2], &["a", ""], &[Normal; 2]).is_err());
+    let rows = Rows::new(&[0, 1, 2], 2);
+    assert!(rows.and_then(|rows| close_batch(&mut [[0, 1]; 2], rows, &["a", ""], &[Normal; 2])).is_err());
 }
 
 #[test]
