@@ -10,7 +10,7 @@ WORKERS ?= 3
 # Images of containers set it; then each of some hundred processes compiles torch and transformers again: 5 s more for each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help quickstart docs check chaos planted test test-rust test-python test-floor test-servers bridges lint lint-text lint-types lint-rust format bench bench-scores bench-training gpu gpu-wheels instructions fuzz wheel smoke vendored crate clean
+.PHONY: help quickstart docs check chaos planted test test-rust test-python test-floor test-servers bridges lint lint-text lint-types lint-rust format bench bench-scores bench-training gpu instructions fuzz wheel smoke vendored crate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -157,7 +157,7 @@ bridges: bridge-trl bridge-litgpt bridge-torchtitan bridge-olmo_core bridge-mega
 	$(BIN)/python benches/bridges/page.py $(BRIDGE_RESULTS) docs/bridges.md
 
 # Paths that are checked against the word list in .ci/words.py.
-WORDS := python research examples $(wildcard benches/*.py) benches/bridges benches/gpu README.md CONTRIBUTING.md docs
+WORDS := python research examples $(wildcard benches/*.py) benches/bridges README.md CONTRIBUTING.md docs
 
 lint: lint-text lint-types lint-rust ## ruff, words, mypy, stubtest, types of the whole interface, directions of imports, sizes, workflows, rustfmt, clippy
 
@@ -243,30 +243,10 @@ bench-training: $(VENV)/.built ## guided steps beside naive ones; writes docs/tr
 	$(BIN)/python benches/thresholds.py all $(CORPUS) --tokenizers $(TOKENIZERS) >> $(TRAINING)
 	$(BIN)/python benches/live.py $(CORPUS) --model $(TEACHER) $(if $(GGUF),--gguf $(GGUF)) \
 	  --tokenizer $(TOKENIZERS)/tinyllama.json.gz >> $(TRAINING)
-	$(BIN)/python benches/plan.py $(CORPUS) --student $(TOKENIZERS)/tinyllama.json.gz \
-	  --teacher $(TOKENIZERS)/qwen2.5.json.gz >> $(TRAINING)
 	$(BIN)/python benches/training_page.py $(TRAINING) docs/training.md
 
-# On a machine with a GPU and without a network: the checkout, target/gpu-wheels, python3 with torch and accelerate. A second start
-# continues with the parts that are not done.
-GPU_WHEELS := target/gpu-wheels
-GPU_OUT := target/gpu$(if $(REHEARSE),-rehearsal)
-GPU_RESULTS := benches/results/$(shell date +%Y-%m-%d)-gpu.jsonl
-GPU_SECONDS ?= 1500
-GPU_PYTHON := $(if $(REHEARSE),$(BIN)/python,$(PYTHON))
-
-gpu-wheels: $(VENV)/.packages ## target/gpu-wheels: what `make gpu` needs and such a machine lacks (GPU_PYTHON_VERSION=)
-	PYTHONPATH=benches $(BIN)/python -m gpu.wheels $(GPU_WHEELS) --python-version $(or $(GPU_PYTHON_VERSION),3.12)
-
-gpu: ## everything that needs a CUDA device, in 25 minutes; writes docs/gpu.md. PARTS=, GPU_SECONDS=; REHEARSE=1: small, on a CPU
-	rm -rf $(GPU_OUT)/site
-	$(GPU_PYTHON) -m pip install --quiet --no-index --no-deps --no-compile --target $(GPU_OUT)/site $(GPU_WHEELS)/*.whl
-	$(if $(REHEARSE),rm -rf $(GPU_OUT)/results.jsonl $(GPU_OUT)/docs && cp -r docs $(GPU_OUT)/docs)
-	PYTHONPATH=$(GPU_OUT)/site:benches $(GPU_PYTHON) -m gpu --out $(GPU_OUT) --seconds $(GPU_SECONDS) \
-	  $(if $(REHEARSE),--rehearse) $(if $(PARTS),--parts $(PARTS)); code=$$?; \
-	$(if $(REHEARSE),,cp $(GPU_OUT)/results.jsonl $(GPU_RESULTS) &&) \
-	PYTHONPATH=$(GPU_OUT)/site:benches $(GPU_PYTHON) benches/gpu_page.py $(if $(REHEARSE),$(GPU_OUT)/results.jsonl,$(GPU_RESULTS)) \
-	  --docs $(if $(REHEARSE),$(GPU_OUT)/docs,docs) && exit $$code
+gpu: $(VENV)/.built ## checks and times steps, scoring and the loss on this device; writes target/gpu.json. SIZE=tiny, small, large
+	$(BIN)/python benches/gpu.py --out target/gpu.json $(if $(SIZE),--size $(SIZE))
 
 instructions: ## counts the kernels' instructions under valgrind, against their bounds
 	cargo build --quiet --release --package vocagno --example kernels

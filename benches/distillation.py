@@ -18,8 +18,8 @@ from statistics import median
 
 import torch
 
-import plan
-from gpu.gauge import ratio, seconds_of
+import tables
+from gauge import ratio, seconds_of
 from machine import machine, print_lines
 from training_page import measured
 from vocagno.config.guidance import GuidanceConfig
@@ -145,9 +145,9 @@ def page(options: argparse.Namespace) -> None:
     """Fills the table of a page."""
     lines = [json.loads(line) for line in options.results.read_text().splitlines()]
     found = [line for line in lines if line["what"] == "distillation"]
-    table = [*plan.head("", "student, teacher", "time over the plain formula", "memory over it")]
+    table = [*tables.head("", "student, teacher", "time over the plain formula", "memory over it")]
     table += [
-        plan.row(
+        tables.row(
             f"`{line['method']}`, {line['device']}",
             f"{line['hidden']:,} x {line['ids']:,}, "
             f"{line['teacher_hidden']:,} x {line['teacher_ids']:,}",

@@ -1,5 +1,5 @@
 """Optimizer steps of every kind over the same rows of real text, to be timed (`training.py`,
-`thresholds.py`, `gpu`)."""
+`thresholds.py`, `gpu.py`)."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import head_losses
-from gpu.gauge import autocast, drawn_model, in_turn, seconds_of
+from gauge import autocast, drawn_model, in_turn, seconds_of
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig, OptimizerConfig
@@ -26,7 +26,7 @@ from vocagno.data.prepare import prepared_rows
 from vocagno.data.rows import Row, RowStore
 from vocagno.guidance import token_weights
 from vocagno.guidance.batch import GuidanceTensors, GuidedBatch
-from vocagno.guidance.batches import Collator
+from vocagno.guidance.batches import Collator, line_ends
 from vocagno.guidance.bucket_loss import BucketTable
 from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.methods.base import StudentOutput
@@ -186,7 +186,8 @@ class Steps:
             candidates = guidance.needs_candidates
             scores = MatchedScores(self.scores, self.rows, candidates=candidates)
             targets = self._targets() if candidates else None
-        self.collators[kind] = Collator(scores, guidance, config, targets=targets)
+        ends = line_ends(TokenSpans(self.options.student), guidance)
+        self.collators[kind] = Collator(scores, guidance, config, ends, targets)
 
     def add_matching(self) -> None:
         """Steps of `MATCHING`."""

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from gpu.gauge import device_name, drawn_model, in_turn
+from gauge import device_name, drawn_model, in_turn
 from machine import machine, print_lines
 from vocagno import TokenSpans
 from vocagno.config.teacher import TeacherConfig

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import training
-from gpu.gauge import free, ratio
+from gauge import free, ratio
 from guided_steps import Steps
 from machine import machine, print_lines
 from vocagno.config.guidance import GuidanceConfig

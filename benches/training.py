@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from gpu.gauge import device_name, ratio
+from gauge import device_name, ratio
 from guided_steps import MATCHING, PAIRS, SHAPES, Steps
 from machine import machine, print_lines
 from vocagno.system.progress import peak_megabytes

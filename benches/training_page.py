@@ -1,5 +1,4 @@
-"""Fills the tables of docs/training.md from the lines of training.py, thresholds.py, live.py and
-plan.py.
+"""Fills the tables of docs/training.md from the lines of training.py, thresholds.py and live.py.
 
 python benches/training_page.py RESULTS.jsonl docs/training.md
 """
@@ -9,31 +8,30 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import plan
+import tables
 
 
 def main() -> None:
     results, page = map(Path, sys.argv[1:])
     lines = [json.loads(line) for line in results.read_text().splitlines()]
     text = page.read_text()
-    tables = {
+    sections = {
         "steps": steps,
         "matching": matching,
         "thresholds": thresholds,
         "live": live,
-        "plan": planned,
     }
-    for name, table in tables.items():
+    for name, section in sections.items():
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         before, rest = text.split(begin)
         _, after = rest.split(end)
-        text = "\n".join([before + begin, *table(lines), end + after])
+        text = "\n".join([before + begin, *section(lines), end + after])
     page.write_text(text)
 
 
 def steps(lines: list[dict]) -> Iterator[str]:
     found = [line for line in lines if line["what"] == "step"]
-    yield from plan.head(
+    yield from tables.head(
         "student",
         "device, precision",
         "guided over the fastest of torch's",
@@ -43,7 +41,7 @@ def steps(lines: list[dict]) -> Iterator[str]:
     )
     for line in found:
         speed = line["tokens_per_second"]
-        yield plan.row(
+        yield tables.row(
             f"{line['shape']}, {line['layers']} layers",
             f"{line['device']}, {line['precision']}",
             f"{line['ratio']:.2f} ({line['rival']})",
@@ -58,7 +56,7 @@ def steps(lines: list[dict]) -> Iterator[str]:
 def matching(lines: list[dict]) -> Iterator[str]:
     found = [line for line in lines if line["what"] == "matching"]
     kinds = list(found[0]["ratio_to_cpt"])
-    yield from plan.head(
+    yield from tables.head(
         "student",
         "device, precision, threads",
         *(f"`{kind}` over `cpt`" for kind in kinds),
@@ -66,7 +64,7 @@ def matching(lines: list[dict]) -> Iterator[str]:
         f"seconds: `cpt`, {', '.join(f'`{kind}`' for kind in kinds)}",
     )
     for line in found:
-        yield plan.row(
+        yield tables.row(
             f"{line['shape']}, {line['layers']} layers",
             f"{line['device']}, {line['precision']}, {line['threads']}",
             *(f"{line['ratio_to_cpt'][kind]:.3f}" for kind in kinds),
@@ -83,7 +81,7 @@ def thresholds(lines: list[dict]) -> Iterator[str]:
         yield "Not measured yet."
         return
     ways = list(found[0]["ratio"])
-    yield from plan.head(
+    yield from tables.head(
         "student",
         "device, precision",
         f"tokens kept: {', '.join(ways)}",
@@ -95,7 +93,7 @@ def thresholds(lines: list[dict]) -> Iterator[str]:
     for line in found:
         seconds, rival = line["seconds"], line["rival"]
         kept = (f"{line['kept'][way]:.1%}" for way in ways)
-        yield plan.row(
+        yield tables.row(
             f"{line['shape']}, {line['layers']} layers",
             f"{line['device']}, {line['precision']}",
             f"{line['share']:.0%}: {', '.join(kept)}",
@@ -111,7 +109,7 @@ def thresholds(lines: list[dict]) -> Iterator[str]:
 def live(lines: list[dict]) -> Iterator[str]:
     found = [line for line in lines if line["what"] == "live"]
     contexts = list(found[-1]["by_tokens_before"])
-    yield from plan.head(
+    yield from tables.head(
         "row",
         "mean loss, stored",
         "live - stored",
@@ -121,7 +119,7 @@ def live(lines: list[dict]) -> Iterator[str]:
     for line in found:
         by_context = line["by_tokens_before"]
         cells = [f"{by_context[c]:.3f}" if c in by_context else "" for c in contexts]
-        yield plan.row(
+        yield tables.row(
             f"{line['seq_len']:,}",
             f"{line['mean_stored_loss']:.3f}",
             f"{line['mean_difference']:+.3f}",
@@ -137,11 +135,6 @@ def _ranges(contexts: list[str]) -> Iterator[str]:
     firsts = [int(context.removesuffix("+")) for context in contexts]
     for first, after in zip(firsts, [*firsts[1:], None], strict=True):
         yield f"{first:,} or more" if after is None else f"{first:,} to {after - 1:,}"
-
-
-def planned(lines: list[dict]) -> list[str]:
-    (line,) = [line for line in lines if line["what"] == "plan"]
-    return plan.tables(line)
 
 
 def measured(line: dict) -> str:

@@ -1,42 +1,33 @@
-"""Time and memory on a device: CUDA or, in a rehearsal, the CPU."""
+"""Time and memory of work on the device of this process: a CUDA device if there is one, else the
+CPU."""
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
 import torch
 
-from machine import machine
 from vocagno.models.loading import local_device
 from vocagno.system.progress import peak_megabytes
 
 
-def where() -> dict[str, Any]:
-    """The device, and the versions that its figures depend on."""
-    found = machine("torch", "transformers", "accelerate") | {"device": device_name()}
-    if torch.cuda.is_available():
-        found |= {"cuda": torch.version.cuda, "device_gb": round(_total_memory() / 1e9, 1)}
-    return found
-
-
 def device_name() -> str:
+    """The name of the GPU, or `cpu`."""
     device = local_device()
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def _total_memory() -> int:
-    return torch.cuda.get_device_properties(local_device()).total_memory
-
-
 def wait() -> None:
-    """Until the device has done what it was given."""
+    """Waits until the device has done all that it was given."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
+    """The seconds that `work` takes, until the device is done."""
     wait()
     began = time.perf_counter()
     work()
@@ -45,7 +36,7 @@ def seconds_of(work: Callable[[], Any]) -> float:
 
 
 def in_turn(ways: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each way, taken in turn, so that a change of the clock meets all of them."""
+    """The seconds of each way. They take turns, so that a change of the clock meets all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(repeats):
         for name, way in ways.items():
@@ -58,11 +49,11 @@ def ratio(ours: list[float], theirs: list[float]) -> float:
     return round(median(a / b for a, b in zip(ours, theirs, strict=True)), 4)
 
 
-def peak_of(work: Callable[[], Any]) -> float:
-    """Peak memory in MB: of CUDA's allocator during `work`; on a CPU, of the process so far."""
+def peak_of(work: Callable[[], Any]) -> int:
+    """Peak memory in MB: on CUDA of the allocator during `work`; on a CPU of the process so far."""
     if not torch.cuda.is_available():
         work()
-        return round(peak_megabytes())
+        return round(peak_megabytes() or 0)
     free()
     torch.cuda.reset_peak_memory_stats()
     work()
@@ -70,21 +61,8 @@ def peak_of(work: Callable[[], Any]) -> float:
     return round(torch.cuda.max_memory_allocated() / 1e6)
 
 
-def peak_if_it_fits(work: Callable[[], Any], *, warm: bool = True) -> float | None:
-    """As `peak_of`; None if memory runs out. `warm`: after one run that sets up what is set up
-    once."""
-    with suppress(torch.OutOfMemoryError):
-        if warm:
-            work()
-        return peak_of(work)
-    free()  # what the error held is released by now
-    return None
-
-
 def free() -> None:
     """Returns what the allocator keeps for later, so that one way does not find another's."""
-    import gc
-
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -92,7 +70,7 @@ def free() -> None:
 
 @contextmanager
 def autocast(precision: str, device: torch.device | None = None) -> Iterator[None]:
-    """As a training run of this `train.precision`; default: on this process's device."""
+    """Casts as a training run of this `train.precision` does; default: on this process's device."""
     kind = (device or local_device()).type
     with torch.autocast(kind, torch.bfloat16, enabled=precision == "bf16"):
         yield
