@@ -6,8 +6,8 @@
     mapping = vocagno.align(student.spans, teacher.spans)  # rows of the teacher for each token
     teacher_loss = vocagno.reduce(teacher_nll, mapping, how="max")
 
-The torch part has two doors: `vocagno.guidance` and `vocagno.teacher`. The commands are in
-`vocagno.cli`.
+The parts that need torch are imported from `vocagno.guidance` and `vocagno.teacher`, the commands
+from `vocagno.cli`.
 Source of the method: Shin et al., VocAgnoLM, ICML 2025, arXiv 2503.19123.
 """
 
@@ -71,7 +71,8 @@ __all__ = [
 ]
 
 
-_bridge = lazy_names(
+# These two import torch or transformers, so they are loaded when they are first used.
+_lazy_name = lazy_names(
     __name__,
     {
         "vocagno.integrations.credit": "credit",
@@ -85,4 +86,4 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("vocagno")
-    return _bridge(name)
+    return _lazy_name(name)

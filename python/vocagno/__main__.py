@@ -1,4 +1,4 @@
-"""`python -m vocagno` is the command `vocagno`."""
+"""Runs the command `vocagno` for `python -m vocagno`."""
 
 import sys
 

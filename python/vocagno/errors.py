@@ -16,17 +16,17 @@ class GuidanceError(InputError):
 
 
 class ConfigError(InputError):
-    """An invalid option or combination of options; the message names them."""
+    """An option, or a combination of options, is invalid; the message names them."""
 
 
 def require(condition: bool, message: str) -> None:
-    """Raises: ConfigError with the message, if the condition is false."""
+    """Raises ConfigError with the message if the condition is false."""
     if not condition:
         raise ConfigError(message)
 
 
 def require_at_least(least: int, section: str, options: object, *names: str) -> None:
-    """Raises: ConfigError for the first of these options that is below a number; None passes."""
+    """Raises ConfigError for the first of these options that is below `least`; None passes."""
     for name in names:
         value = getattr(options, name)
         require(

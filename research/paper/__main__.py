@@ -12,7 +12,7 @@ from research.paper.granularity import Granularity
 from research.paper.teachers import align_teachers
 from vocagno.config.arguments import CORPUS, TOKENIZER, Command, Program
 from vocagno.errors import InputError
-from vocagno.system.progress import in_table, tracked
+from vocagno.system.progress import in_table, track_documents
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.views.statistics import VocabularyOverlap, vocabulary_overlap
 
@@ -140,7 +140,7 @@ def _measured(student: Named, others: Sequence[Named], options: Any) -> list[Gra
     found = []
     for teacher in others:
         batches = _first(read_batches(options.corpus), options.limit)
-        batches = tracked(batches, f"{student.name} and {teacher.name}:")
+        batches = track_documents(batches, f"{student.name} and {teacher.name}:")
         one = levels.granularity(student.spans, teacher.spans, batches, seq_len=options.seq_len)
         found.append(replace(one, student=student.name, teacher=teacher.name))
     return found

@@ -5,7 +5,7 @@ from typing import Any, TypedDict
 import pytest
 
 from vocagno.errors import InputError
-from vocagno.system.records import Count, Finite, checked
+from vocagno.system.records import Count, Finite, check_type
 
 
 class Part(TypedDict):
@@ -29,9 +29,9 @@ def test_what_passes_is_the_value_itself():
         "parts": {"a": {"name": "ß", "size": 3, "other": object()}, "b": {"name": ""}},
         "more": {"anything": []},
     }
-    assert checked(Whole, value, InputError) is value
+    assert check_type(Whole, value, InputError) is value
     assert value["parts"]["b"]["size"] is None
-    assert checked(Whole, {}, InputError) == {}
+    assert check_type(Whole, {}, InputError) == {}
 
 
 @pytest.mark.parametrize(
@@ -52,5 +52,5 @@ def test_what_passes_is_the_value_itself():
 )
 def test_a_fault_is_named_by_its_place(value, words):
     with pytest.raises(InputError, match=words) as refused:
-        checked(Whole, value, InputError)
+        check_type(Whole, value, InputError)
     assert str(refused.value).isprintable()

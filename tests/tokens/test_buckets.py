@@ -282,7 +282,7 @@ def test_what_the_student_would_have_in_one_token_cannot_follow(tokenizers, name
     boundaries = pickle.loads(pickle.dumps(module.Boundaries(side, side)))
     unused = pickle.dumps(boundaries)
     assert not boundaries.remain(before, after).any()
-    monkeypatch.setattr(module, "_MOST_KNOWN", 3)  # what is forgotten is found again
+    monkeypatch.setattr(module, "_MAX_REMEMBERED", 3)  # what is forgotten is found again
     assert not boundaries.remain(before[::-1], after[::-1]).any()
     tokens = side.encode(TEXTS).ids.astype(np.int64)
     assert boundaries.remain(tokens[:-1], tokens[1:]).mean() > 0.95
@@ -297,7 +297,7 @@ def test_a_file_is_found_and_another_one_refused(tokenizers, tmp_path, monkeypat
     made = vocagno.buckets(*sides, cache=tmp_path / "cache")
     (file,) = (tmp_path / "cache").iterdir()
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_made", lambda *_: pytest.fail("made again"))
+        patch.setattr(module, "_compute_buckets", lambda *_: pytest.fail("made again"))
         found = vocagno.buckets(*sides, cache=tmp_path / "cache")
     assert isinstance(found.boundaries, module.Boundaries)
     for name in made.__dataclass_fields__.keys() - {"boundaries"}:

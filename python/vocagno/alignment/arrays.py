@@ -15,10 +15,12 @@ Float = TypeVar("Float", np.float32, np.float64)
 
 
 def as_spans(values: ArrayLike, name: str) -> IntArray:
-    """`values` as a C-contiguous (n, 2) array of int32 or int64, copied only if it is not one.
-    pyarrow lists of two integers are accepted.
+    """Converts spans to a C-contiguous (n, 2) array of int32 or int64; copies only if they are not
+    one. Lists of two integers of pyarrow are accepted.
+
     Raises: TypeError if the values are not integers, masked, or a tensor that NumPy cannot read;
-        ValueError for another shape or a value beyond int64."""
+        ValueError for another shape or a value beyond int64.
+    """
     spans = _as_integers(values, name)
     if spans.size == 0 and spans.ndim == 1:  # an empty list
         spans = spans.reshape(0, 2)
@@ -30,20 +32,21 @@ def as_spans(values: ArrayLike, name: str) -> IntArray:
 def as_batch(
     student: ArrayLike, teacher: ArrayLike, student_cu: Any, teacher_cu: Any
 ) -> tuple[Any, Any, Any, Any]:
-    """The spans of both sides, int32 if both are that, else int64; and the boundaries of both."""
-    left, right = as_spans(student, "student_spans"), as_spans(teacher, "teacher_spans")
-    if left.dtype != right.dtype:
-        left, right = left.astype(np.int64, copy=False), right.astype(np.int64, copy=False)
+    """Converts the spans and the row boundaries of both sides for a compiled function. The spans of
+    both sides get one dtype: int32 if both have it, else int64."""
+    student, teacher = as_spans(student, "student_spans"), as_spans(teacher, "teacher_spans")
+    if student.dtype != teacher.dtype:
+        student, teacher = (spans.astype(np.int64, copy=False) for spans in (student, teacher))
     return (
-        left,
-        right,
+        student,
+        teacher,
         as_cu_seqlens(student_cu, "student_cu_seqlens"),
         as_cu_seqlens(teacher_cu, "teacher_cu_seqlens"),
     )
 
 
 def as_cu_seqlens(values: ArrayLike | None, name: str) -> NDArray[np.int64] | None:
-    """Row boundaries as contiguous int64. The compiled function checks their values."""
+    """Converts row boundaries to contiguous int64. The compiled function checks their values."""
     if values is None:
         return None
     boundaries = _as_integers(values, name)
@@ -53,7 +56,7 @@ def as_cu_seqlens(values: ArrayLike | None, name: str) -> NDArray[np.int64] | No
 
 
 def as_ids(values: ArrayLike) -> NDArray[np.int32]:
-    """Token ids as contiguous int32."""
+    """Converts token ids to contiguous int32. Raises: ValueError for ids that do not fit."""
     ids = _as_integers(values, "ids")
     if ids.ndim != 1:
         raise ValueError(f"ids: expected shape (n,), got {ids.shape}")
@@ -65,36 +68,46 @@ def as_ids(values: ArrayLike) -> NDArray[np.int32]:
 
 
 def as_mapping(values: ArrayLike) -> NDArray[np.int32]:
-    """A mapping as C-contiguous int32, copied only if necessary."""
+    """Converts a mapping to C-contiguous int32; copies only if necessary."""
     mapping = as_spans(values, "mapping")
     if mapping.dtype == np.int32:
         return mapping
     limits = np.iinfo(np.int32)
     if mapping.size and (mapping.min() < limits.min or mapping.max() > limits.max):
-        raise ValueError("mapping: rows beyond the range of int32")
+        raise ValueError(
+            "mapping: its rows are beyond the range of int32; pass a mapping from vocagno.align or "
+            "vocagno.chunk_map"
+        )
     return mapping.astype(np.int32)
 
 
 def rows_in(ranges: IntArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All rows of (G, 2) half-open ranges, one range after the other, and the (G,) size of each."""
+    """Lists all rows of (G, 2) half-open ranges, one range after the other, and returns the (G,)
+    sizes of the ranges with them."""
     first, stop = ranges.astype(np.int64).T
     sizes = stop - first
+    # A range's rows are consecutive, and so are their places in the list: the difference of the two
+    # is one number for each range.
     return np.repeat(first - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum()), sizes
 
 
 def sums_in(values: NDArray[Any], ranges: IntArray) -> NDArray[np.float64]:
-    """(G,) sums over (G, 2) half-open ranges, rising and apart; each of its own values only, so
-    that a huge one reaches no other range."""
+    """Sums values over each of (G, 2) half-open ranges, which ascend and do not overlap.
+
+    Only the values of a range enter its sum (differences of running sums would lose the digits of
+    all ranges after a huge value).
+    """
     if not len(ranges):
         return np.zeros(0)
     padded = np.append(values.astype(np.float64), 0.0)  # the last range may end at the end
+    # reduceat also sums the gaps between the ranges, in every second place.
     sums: NDArray[np.float64] = np.add.reduceat(padded, ranges.ravel())[::2]
-    return np.where(ranges[:, 0] < ranges[:, 1], sums, 0.0)
+    return np.where(ranges[:, 0] < ranges[:, 1], sums, 0.0)  # reduceat gives empty ranges a value
 
 
 def as_losses(values: ArrayLike) -> NDArray[Any]:
-    """Losses as contiguous float32 or float64. float16 and integers become float32; masked losses
-    become NaN ("no loss")."""
+    """Converts losses to contiguous float32 or float64. float16 and integers become float32; masked
+    losses become NaN ("no loss")."""
     losses = _as_array(values, "losses")
     mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
     if losses.size == 0:
@@ -116,20 +129,20 @@ def as_losses(values: ArrayLike) -> NDArray[Any]:
 
 
 def as_floats(values: ArrayLike, kind: type[Float], name: str) -> NDArray[Float]:
-    """Numbers as an array of this type; masked ones and None become NaN.
+    """Converts numbers to an array of the dtype `kind`; masked numbers and None become NaN.
     Raises: TypeError for complex numbers."""
     is_column = hasattr(values, "to_numpy")  # of pyarrow or pandas: NumPy makes a null NaN
-    found = values if is_column else _as_array(values, name)
-    if np.iscomplexobj(found):
+    numbers = values if is_column else _as_array(values, name)
+    if np.iscomplexobj(numbers):
         raise TypeError(f"{name}: expected real numbers, got complex ones")
-    array = np.array(found, kind)
+    array = np.array(numbers, kind)
     if isinstance(values, np.ma.MaskedArray):
         array[np.ma.getmaskarray(values)] = np.nan
     return array
 
 
 def as_count(value: SupportsIndex, name: str, least: int) -> int:
-    """A count as an int.
+    """Converts a count to an int.
     Raises: TypeError if it is not an integer; ValueError below `least` or beyond int64."""
     try:
         count = index(value)
@@ -142,6 +155,7 @@ def as_count(value: SupportsIndex, name: str, least: int) -> int:
 
 
 def _as_integers(values: ArrayLike, name: str) -> NDArray[Any]:
+    """Converts values to int32 or int64 of any shape, for `as_spans` and its like."""
     if hasattr(values, "spans"):  # a TokenizedTexts instead of its arrays
         kind = type(values).__name__
         raise TypeError(f"{name}: expected an array, got {kind}; pass its .spans and .cu_seqlens")
@@ -163,35 +177,37 @@ def _as_integers(values: ArrayLike, name: str) -> NDArray[Any]:
 
 
 def _as_array(values: ArrayLike, name: str) -> NDArray[Any]:
-    """`values` as a plain NumPy array. If NumPy cannot read a tensor, the error says what to do."""
+    """Converts values to a plain NumPy array. If it cannot read a tensor, the error says why."""
     if type(values).__module__.partition(".")[0] == "pyarrow":
         return _from_arrow(values, name)
     try:
         return np.asarray(values)
     except (TypeError, RuntimeError) as error:
         if hasattr(values, "detach") and (steps := _steps_to_numpy(values)):
-            got, calls = " ".join(steps), "".join(steps.values())
+            reasons, calls = " ".join(steps), "".join(steps.values())
             raise TypeError(
-                f"{name}: expected numbers that NumPy can read, got a tensor {got}; "
+                f"{name}: expected numbers that NumPy can read, got a tensor {reasons}; "
                 f"pass it as tensor{calls}"
             ) from error
         raise
 
 
 def _steps_to_numpy(tensor: Any) -> dict[str, str]:
-    """The reasons why NumPy cannot read a torch tensor, each with the call that fixes it. NumPy's
-    own error names only the first."""
-    known = tensor.dtype.itemsize >= 4 or str(tensor.dtype) == "torch.float16"
+    """Lists why NumPy cannot read a torch tensor: each reason with the method that removes it.
+
+    NumPy's own error names only the first reason.
+    """
+    is_numpy_dtype = tensor.dtype.itemsize >= 4 or str(tensor.dtype) == "torch.float16"
     steps = {
         "that requires grad": (tensor.requires_grad, ".detach()"),
-        f"of {tensor.dtype}": (tensor.is_floating_point() and not known, ".float()"),
+        f"of {tensor.dtype}": (tensor.is_floating_point() and not is_numpy_dtype, ".float()"),
         f"on {tensor.device}": (tensor.device.type != "cpu", ".cpu()"),
     }
-    return {what: call for what, (applies, call) in steps.items() if applies}
+    return {reason: call for reason, (applies, call) in steps.items() if applies}
 
 
 def _from_arrow(values: Any, name: str) -> NDArray[Any]:
-    """A pyarrow array or column; lists of a fixed size become rows."""
+    """Converts a pyarrow array or column; lists of a fixed size become rows."""
     if hasattr(values, "combine_chunks"):
         values = values.combine_chunks()
     if values.null_count:
@@ -204,7 +220,7 @@ def _from_arrow(values: Any, name: str) -> NDArray[Any]:
 
 
 def _borrowable(array: NDArray[Any]) -> NDArray[Any]:
-    """`array` itself if the compiled functions can borrow it, else a copy."""
+    """Returns the array itself if the compiled functions can borrow it, else a copy."""
     if array.flags.c_contiguous and array.flags.aligned:
         return array
     return array.copy(order="C")

@@ -1,8 +1,11 @@
 """Maps student tokens to teacher tokens, and teacher losses to student tokens.
 
-`align` maps by the text that tokens share, and `reduce` gives one loss a token (Algorithm 1 and
+`align` maps by the text that tokens share, and `reduce` gives one loss per token (Algorithm 1 and
 Eq. 2 of arXiv 2503.19123). `chunk_map` maps equal chunks of both sides instead.
 `groups` gives the smallest runs of both sides that cover the same text.
+
+The functions here accept lists and arrays of any integer type; the compiled functions, which do the
+work, accept only arrays that they can borrow.
 """
 
 from __future__ import annotations
@@ -28,28 +31,31 @@ from vocagno.alignment.arrays import (
 
 _strict_align: Any = _vocagno.align  # rejects arguments of any other type
 _strict_reduce: Any = _vocagno.reduce
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
-def _called(
-    kernel: Callable[..., Found], given: Sequence[Any], converted: Callable[[], Sequence[Any]]
-) -> Found:
-    """The result of a compiled function, called as in `align`. That and `reduce`, which loops over
-    short texts call, do without this: it takes 0.3 µs."""
+def _call_or_convert(
+    kernel: Callable[..., Result], arguments: Sequence[Any], convert: Callable[[], Sequence[Any]]
+) -> Result:
+    """Calls a compiled function with the arguments as they are, or converted if it rejects them.
+
+    Converting first would check arrays twice that need no conversion. `align` and `reduce` repeat
+    these lines, because loops over short texts call them and this function takes 0.3 µs.
+    """
     try:
-        return kernel(*given)
+        return kernel(*arguments)
     except SpanError:
         raise
     except (TypeError, ValueError):
         pass
-    return kernel(*converted())
+    return kernel(*convert())
 
 
 class Reason(IntEnum):
     """Why a student token has no teacher loss."""
 
     MAPPED = 0
-    """It has one."""
+    """It has a teacher loss."""
     SPECIAL = 1
     """Its span is empty: BOS, EOS, padding, a lone dummy prefix."""
     TRUNCATED = 2
@@ -111,8 +117,9 @@ def starts(
     teacher_cu_seqlens: ArrayLike | None = None,
     num_threads: int | None = None,
 ) -> NDArray[np.int32]:
-    """The teacher token that starts at the byte at which each student token starts: there, both
-    models predict what comes after the same text (`buckets`).
+    """Finds the teacher token that starts at the byte at which each student token starts.
+
+    At such a byte both models predict what comes after the same text (see `buckets`).
 
     A token starts where its span starts if that is not empty, and the non-empty span before it ends
     there or earlier. Special tokens and lone dummy prefixes start nowhere. Of tokens that share the
@@ -120,12 +127,14 @@ def starts(
 
     Args: as for `align`, but non-empty student spans must be in order, too.
     Returns: (N,) int32, rows of `teacher_spans` *as given*, none of them twice; -1 for none.
-    Raises: as `align`, for spans of either side.
+    Raises: the errors of `align`, for spans of either side.
 
     Cost: O(N + M). Arrays are borrowed as by `align`, and the GIL is released.
     """
     batch = student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens
-    return _called(_vocagno.starts, (*batch, num_threads), lambda: (*as_batch(*batch), num_threads))
+    return _call_or_convert(
+        _vocagno.starts, (*batch, num_threads), lambda: (*as_batch(*batch), num_threads)
+    )
 
 
 def unmapped_reasons(
@@ -137,35 +146,36 @@ def unmapped_reasons(
     student_cu_seqlens: ArrayLike | None = None,
     teacher_cu_seqlens: ArrayLike | None = None,
 ) -> NDArray[np.uint8]:
-    """The reason why each student token has no teacher loss, or MAPPED if it has one.
+    """Tells why each student token has no teacher loss, or MAPPED if it has one.
 
     Args: as for `align`; mapping: its result; losses: (M,) teacher losses in nats, without which no
         token is UNSCORED.
     Returns: (N,) uint8, values of `Reason`.
-    Raises: ValueError for a range outside the teacher spans of the token's own text; otherwise as
-        `align`.
+    Raises: ValueError for a range outside the teacher spans of the token's own text; otherwise the
+        errors of `align`.
 
     Cost: O(N + M) for ranges of any length. The GIL is released.
     """
     spans, cu_seqlens = (student_spans, teacher_spans), (student_cu_seqlens, teacher_cu_seqlens)
 
-    def converted() -> Sequence[Any]:
+    def convert() -> Sequence[Any]:
         student, teacher, *boundaries = as_batch(*spans, *cu_seqlens)
-        known = None if losses is None else as_losses(losses)
-        return student, teacher, as_mapping(mapping), known, *boundaries
+        loss_array = None if losses is None else as_losses(losses)
+        return student, teacher, as_mapping(mapping), loss_array, *boundaries
 
-    return _called(_vocagno.unmapped_reasons, (*spans, mapping, losses, *cu_seqlens), converted)
+    arguments = (*spans, mapping, losses, *cu_seqlens)
+    return _call_or_convert(_vocagno.unmapped_reasons, arguments, convert)
 
 
 class Overlap(NamedTuple):
-    """How much text each student token shares with the teacher tokens that it is mapped to.
+    """The share of text that each student token has in common with its teacher tokens.
 
-    Shares from 0 to 1, (N,) float64 each. `s` is the student's span, `t` the union of the teacher
-    spans in its range. NaN for a token without text; `np.nanmean` skips it.
+    Both columns are (N,) float64, from 0 to 1. `s` is the student's span, `t` the union of the
+    teacher spans in its range. NaN stands for a token without text; `np.nanmean` skips it.
     """
 
     iou: NDArray[np.float64]
-    """|s ∩ t| / |s ∪ t|."""
+    """|s ∩ t| / |s ∪ t|, the intersection over union."""
     ios: NDArray[np.float64]
     """|s ∩ t| / |s|, the share of the student token that the teacher tokens cover."""
 
@@ -186,18 +196,18 @@ def overlap(
     Returns: IoU and IoS, measured in the unit of the spans; 0 for an unmapped token with text, NaN
         for one without. Empty teacher spans cover nothing; repeated and nested ones count once.
     Raises: SpanError (a ValueError) for teacher spans out of order, naming batch row, token and
-        spans, and for a range outside these spans; otherwise as `align`.
+        spans, and for a range outside these spans; otherwise the errors of `align`.
 
     Cost: O(M + N log M) for ranges of any length. int32 and int64 arrays in C order are
     borrowed, not copied; the GIL is released. Source: arXiv 2503.19123, section 2 and Fig. 3.
     """
     spans, cu_seqlens = (student_spans, teacher_spans), (student_cu_seqlens, teacher_cu_seqlens)
 
-    def converted() -> Sequence[Any]:
+    def convert() -> Sequence[Any]:
         student, teacher, *boundaries = as_batch(*spans, *cu_seqlens)
         return student, teacher, as_mapping(mapping), *boundaries
 
-    return Overlap(*_called(_vocagno.overlap, (*spans, mapping, *cu_seqlens), converted))
+    return Overlap(*_call_or_convert(_vocagno.overlap, (*spans, mapping, *cu_seqlens), convert))
 
 
 Reduction = Literal["max", "mean", "sum", "min"]
@@ -229,7 +239,7 @@ def reduce(losses: ArrayLike, mapping: ArrayLike, how: Reduction = "max") -> NDA
 
 
 def chunk_boundaries(n: SupportsIndex, chunks: SupportsIndex) -> NDArray[np.int64]:
-    """Boundaries that cut `n` tokens into chunks whose sizes differ by at most one.
+    """Computes boundaries that cut `n` tokens into chunks whose sizes differ by at most one.
 
     Returns: (chunks + 1,) int64, `i * n // chunks`. Chunk i holds the tokens from boundary i up to
         boundary i + 1; none if these are equal.
@@ -265,7 +275,8 @@ def chunk_map(
 
 
 class Groups(NamedTuple):
-    """G groups in text order, each with at least one token of each side.
+    """Rows of both sides for each of G groups, in the order of the text. A group has at least one
+    token of each side.
 
     Ranges are half-open rows of the spans *as given*, from the first non-empty span to the last.
     `reduce` takes them: the loss of a group on the student's side is
@@ -273,14 +284,14 @@ class Groups(NamedTuple):
     """
 
     student: NDArray[np.int32]
-    """(G, 2)."""
+    """(G, 2) half-open ranges of student rows."""
     teacher: NDArray[np.int32]
-    """(G, 2)."""
+    """(G, 2) half-open ranges of teacher rows."""
     cu_seqlens: NDArray[np.int64]
     """(B + 1,) boundaries of the texts in the groups; [0, G] for one text."""
 
     def excess(self, student_nll: ArrayLike, teacher_nll: ArrayLike) -> NDArray[np.float32]:
-        """Excess of the student's loss over the teacher's on the text of each token's group.
+        """Computes how far the student's loss exceeds the teacher's on the text of each group.
 
         Args:
             student_nll: (N,) losses of all student tokens, in nats.
@@ -292,17 +303,17 @@ class Groups(NamedTuple):
 
         Losses of empty spans that lie inside a group (special tokens) are counted.
         """
-        student = _summed(student_nll, self.student, "student_nll")
-        teacher = _summed(teacher_nll, self.teacher, "teacher_nll")
-        places, count = rows_in(self.student)
-        of_group = np.where(count > 0, (student - teacher) / np.maximum(count, 1), np.nan)
+        student_sums = _sum_losses(student_nll, self.student, "student_nll")
+        teacher_sums = _sum_losses(teacher_nll, self.teacher, "teacher_nll")
+        rows, sizes = rows_in(self.student)
+        group_excess = (student_sums - teacher_sums) / np.maximum(sizes, 1)
         excess = np.full(np.shape(student_nll), np.nan, np.float32)
-        excess[places] = np.repeat(of_group, count)
+        excess[rows] = np.repeat(group_excess, sizes)
         return excess
 
 
-def _summed(losses: ArrayLike, ranges: NDArray[np.int32], name: str) -> NDArray[np.float64]:
-    """(G,) sums over half-open ranges, NaN where a loss is NaN or infinite."""
+def _sum_losses(losses: ArrayLike, ranges: NDArray[np.int32], name: str) -> NDArray[np.float64]:
+    """Sums losses over each of (G, 2) half-open ranges; NaN where a loss is NaN or infinite."""
     values = as_floats(losses, np.float64, name)
     least = ranges[:, 1].max(initial=0)
     if values.ndim != 1 or len(values) < least:
@@ -329,15 +340,15 @@ def groups(
     Empty spans (special tokens) are in no group, though their rows may lie inside one.
 
         groups = vocagno.groups(student.spans, teacher.spans)
-        own = vocagno.reduce(student_nll, groups.student, how="sum")
-        other = vocagno.reduce(teacher_nll, groups.teacher, how="sum")  # of the same text
+        student_loss = vocagno.reduce(student_nll, groups.student, how="sum")
+        teacher_loss = vocagno.reduce(teacher_nll, groups.teacher, how="sum")  # of the same text
 
     Args: as for `align`, but non-empty student spans must be in order, too.
     Returns: `Groups`, the rows of both sides for each group.
-    Raises: as `align`, for spans of either side.
+    Raises: the errors of `align`, for spans of either side.
 
     Cost: O(N + M) on the calling thread. int32 and int64 arrays in C order are borrowed, not
     copied; the GIL is released.
     """
-    given = student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens
-    return Groups(*_called(_vocagno.groups, given, lambda: as_batch(*given)))
+    batch = student_spans, teacher_spans, student_cu_seqlens, teacher_cu_seqlens
+    return Groups(*_call_or_convert(_vocagno.groups, batch, lambda: as_batch(*batch)))

@@ -1,4 +1,4 @@
-"""Segment reductions on the device that holds the teacher losses.
+"""Reduces teacher losses over the ranges of student tokens, on the device that holds the losses.
 
 M: teacher rows, N: student tokens.
 """
@@ -10,7 +10,7 @@ from vocagno.alignment.mapping import Reduction
 
 
 def segment_reduce(losses_M: Tensor, mapping_N2: Tensor, how: Reduction = "max") -> Tensor:
-    """`vocagno.reduce` on tensors: reduces teacher losses over the range of each student token.
+    """Reduces teacher losses over the range of each student token: `vocagno.reduce` on tensors.
 
     Args:
         losses_M: losses in nats; NaN and infinite losses mean "no loss".
@@ -46,31 +46,31 @@ def segment_reduce(losses_M: Tensor, mapping_N2: Tensor, how: Reduction = "max")
 
 
 def _range_counts(is_counted_M: Tensor, first_N: Tensor, stop_N: Tensor) -> Tensor:
-    """Counts over [first, stop) as differences of running counts."""
+    """Counts the true values in [first, stop), by differences of running counts."""
     running = torch.nn.functional.pad(is_counted_M.long().cumsum(0), (1, 0))
     return running[stop_N] - running[first_N]
 
 
 def _range_sums(values_M: Tensor, first_N: Tensor, stop_N: Tensor) -> Tensor:
-    """Sums over [first, stop), each of its own values only.
+    """Sums values over [first, stop); only the values of a range enter its sum.
 
     A range is cut into runs of 1, 2, 4, ... values, one for each bit of its length. Differences of
     running sums would cost less, but lose a range's digits to a huge value before it.
     """
-    length_N, place_N = stop_N - first_N, first_N
+    length_N, run_start_N = stop_N - first_N, first_N
     sums_N = values_M.new_zeros(first_N.shape)
     runs_M = torch.nn.functional.pad(values_M, (0, 1))  # of any range that starts at the end
     for width in (1 << level for level in range(len(values_M).bit_length())):
         has_run_N = (length_N & width) > 0
-        sums_N = sums_N + torch.where(has_run_N, runs_M[place_N], 0)
-        place_N = place_N + torch.where(has_run_N, width, 0)
-        later = torch.nn.functional.pad(runs_M[width:], (0, min(width, len(runs_M))))
-        runs_M = runs_M + later
+        sums_N = sums_N + torch.where(has_run_N, runs_M[run_start_N], 0)
+        run_start_N = run_start_N + torch.where(has_run_N, width, 0)
+        next_runs_M = torch.nn.functional.pad(runs_M[width:], (0, min(width, len(runs_M))))
+        runs_M = runs_M + next_runs_M  # the sums of twice as many values
     return sums_N
 
 
 def _range_max(values_M: Tensor, first_N: Tensor, stop_N: Tensor) -> Tensor:
-    """Maxima over [first, stop) from a sparse table: the maxima of all runs of 2^k values.
+    """Computes maxima over [first, stop) from a table of the maxima of all runs of 2^k values.
 
     Any range is the union of two such runs. An empty range gives an arbitrary value.
     """
@@ -92,8 +92,8 @@ def _range_max(values_M: Tensor, first_N: Tensor, stop_N: Tensor) -> Tensor:
 
 
 def row_sums(teacher_nll_M: Tensor, ranges_B2: Tensor) -> Tensor:
-    """(B, 2) float32: the sum and the count of each row's teacher losses. NaN and infinite losses
-    are skipped. Needs no device sync.
+    """Computes (B, 2) float32, the sum and the count of each row's teacher losses. NaN and infinite
+    losses are skipped. Needs no device sync.
 
     Args:
         teacher_nll_M: nats; NaN for tokens that are not counted.

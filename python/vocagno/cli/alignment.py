@@ -8,7 +8,7 @@ from typing import Any
 
 from vocagno.config.arguments import CORPUS, TOKENIZER
 from vocagno.errors import InputError
-from vocagno.system.progress import draw_in_terminal, in_columns, tracked
+from vocagno.system.progress import draw_in_terminal, in_columns, track_documents
 
 MOST_BYTES = 20_000_000
 """Longest text that a command takes: all of its tokens are in memory, and are shown."""
@@ -124,7 +124,9 @@ def overlap(options: Any) -> dict[str, Any] | None:
     if options.corpus is not None:
         from vocagno.data.corpus import read_batches
 
-        rates = alignment_rates(student, teacher, tracked(read_batches(options.corpus), "aligning"))
+        rates = alignment_rates(
+            student, teacher, track_documents(read_batches(options.corpus), "aligning")
+        )
     if options.json:
         return {
             "student": student.name,

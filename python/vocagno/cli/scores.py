@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from vocagno.config.arguments import CORPUS, TOKENIZER
 from vocagno.errors import InputError, require
 from vocagno.system.hub import HubRepository
-from vocagno.system.progress import Progress, draw_in_terminal, in_columns, in_table, tracked
+from vocagno.system.progress import (
+    Progress,
+    draw_in_terminal,
+    in_columns,
+    in_table,
+    track_documents,
+)
 from vocagno.system.signals import DONE, FOUND_WRONG
 from vocagno.views.passage import number, shortened, token_label
 
@@ -134,7 +140,7 @@ def show(options: Any) -> dict[str, Any] | None:
         spans is None or spans.fingerprint == known,
         f"--tokenizer: is not that of the scores ({known}); omit it, or give the teacher's",
     )
-    texts = chain.from_iterable(tracked(read_batches(options.corpus), "reading"))
+    texts = chain.from_iterable(track_documents(read_batches(options.corpus), "reading"))
     text = None if place < 0 else next(islice(texts, place, None), None)
     if text is None:
         raise InputError(f"--document: {options.corpus} has no document {place}")
@@ -192,7 +198,9 @@ def compare(options: Any) -> dict[str, Any] | None:
     from vocagno.teacher.comparison import compare
     from vocagno.teacher.scores import ScoreStore
 
-    corpora = {name: tracked(read_batches(name), f"comparing {name}") for name in options.corpus}
+    corpora = {
+        name: track_documents(read_batches(name), f"comparing {name}") for name in options.corpus
+    }
     paths = [Path(name).resolve() for name in options.corpus]
     for name, path in zip(options.corpus, paths, strict=True):
         within = sum(one == path or one in path.parents for one in paths)

@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
 from vocagno.errors import InputError
-from vocagno.system.addresses import explained
+from vocagno.system.addresses import explain_error
 from vocagno.system.files import POINTER_SIZE, refuse_pointer
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".txt")
@@ -107,7 +107,7 @@ def _as_os_errors(address: str) -> Iterator[None]:
         yield
     except Exception as error:
         number = getattr(error, "errno", None) or errno.EIO
-        raise OSError(number, explained(error, address)) from error
+        raise OSError(number, explain_error(error, address)) from error
 
 
 def corpus_files(corpus: str | Path) -> list[CorpusFile]:
@@ -181,4 +181,4 @@ def _remote(address: str) -> tuple[Any, str, dict[str, bool] | None]:
     except FileNotFoundError:
         raise CorpusError(f"{address}: no such file or folder") from None
     except Exception as error:  # each file system raises errors of its own
-        raise CorpusError(f"{address}: {explained(error, address)}") from error
+        raise CorpusError(f"{address}: {explain_error(error, address)}") from error

@@ -44,7 +44,7 @@ from vocagno.integrations.conversations import Conversation, conversation, learn
 from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.scores import NOT_SCORED, DocumentScores, ScoresOfTexts, ScoreStore
 from vocagno.teacher.scoring import Teacher
-from vocagno.tokens.student_tokenizer import about_end
+from vocagno.tokens.student_tokenizer import eos_warning
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
 Examples = Mapping[str, Sequence[Any]]
@@ -245,7 +245,7 @@ class TeacherLossColumns:
         documents = _documents(examples)
         texts = [document.text for document in documents]
         prompts = [document.prompt_bytes for document in documents]
-        if words := about_end(self._spans, self._student.eos_token):
+        if words := eos_warning(self._spans, self._student.eos_token):
             warnings.warn(f"student: {words}; set eos_token of the tokenizer", stacklevel=2)
         tokens, refused = self._spans.try_encode(texts)
         _say_omitted(texts, refused)

@@ -21,7 +21,7 @@ from vocagno.data.store.building import finish_store
 from vocagno.data.store.format import REFUSED, Entry, check_names
 from vocagno.data.store.shards import Refused, StoreError, decode_spans
 from vocagno.system.files import appearing, appearing_files, refuse_pointers
-from vocagno.system.records import checked
+from vocagno.system.records import check_type
 from vocagno.teacher.scores import (
     KIND,
     SCORES,
@@ -234,12 +234,12 @@ def _import_into(store: Path, folder: Path, advance: Callable[[int], None]) -> N
             description = json.loads((file.schema_arrow.metadata or {})[_METADATA_KEY])
             fault = partial(_no_export, path)
             # The version first: a description of another one may have other fields.
-            form = checked(_Format, description, fault)
+            form = check_type(_Format, description, fault)
             if (form["kind"], form["version"]) != (KIND, VERSION):
                 raise StoreError(
                     f"{path}: contains {form['kind']} {form['version']}, expected {KIND} {VERSION}"
                 )
-            about = checked(_About, description, fault)
+            about = check_type(_About, description, fault)
             if made_from is not None and about["made_from"] != made_from:
                 raise StoreError(f"{path}: not from the same store as the files before it")
             made_from = about["made_from"]

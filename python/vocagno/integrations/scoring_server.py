@@ -24,7 +24,7 @@ from vocagno.config.teacher import TeacherConfig
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import InputError
 from vocagno.system.files import write_new_json
-from vocagno.system.records import Count, checked
+from vocagno.system.records import Count, check_type
 from vocagno.system.shared_work import LOCKS
 from vocagno.teacher.candidates import Scored, given_candidates
 from vocagno.teacher.scoring import Engine
@@ -315,7 +315,7 @@ class ServerScorer:
             protocol = f"is it a server for --teacher.protocol {self._config.protocol}?"
             return ServerError(f"{self.url}{path}: the answer: {words}; {protocol}")
 
-        return checked(kind, answer, fault)
+        return check_type(kind, answer, fault)
 
 
 def _as_arrays(tops: Tops) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from vocagno.errors import InputError
-from vocagno.system.records import checked
+from vocagno.system.records import check_type
 
 HELD_OUT_ONE_IN = 8
 """One in this many number combinations of a template is never trained on."""
@@ -39,7 +39,7 @@ class Problem:
 
     @property
     def held_out(self) -> bool:
-        """Whether these numbers are held out; names and things do not matter."""
+        """True if these numbers are held out; names and things do not matter."""
         key = f"{self.template} {' '.join(map(str, self.operands))}"
         return zlib.crc32(key.encode()) % HELD_OUT_ONE_IN == 0
 
@@ -131,12 +131,12 @@ TEMPLATES: tuple[Callable[[random.Random], Problem], ...] = (
 
 
 def problem(rng: random.Random, *, held_out: bool) -> Problem:
-    """A random problem of a random template, from the training or the held-out set."""
+    """Draws a problem of a random template, from the training or the held-out set."""
     template = rng.choice(TEMPLATES)
     while True:
-        drawn = template(rng)
-        if drawn.held_out == held_out:
-            return drawn
+        candidate = template(rng)
+        if candidate.held_out == held_out:
+            return candidate
 
 
 BOILERPLATE = (
@@ -147,7 +147,7 @@ BOILERPLATE = (
 
 
 def noise_line(rng: random.Random) -> str:
-    """A line of junk as in scraped pages; the text before it does not predict it."""
+    """Makes a line of junk as in scraped pages; the text before it does not predict it."""
 
     def pick(alphabet: str, low: int, high: int) -> str:
         return "".join(rng.choices(alphabet, k=rng.randint(low, high)))
@@ -195,12 +195,12 @@ def documents(
 
 
 def held_out_problems(seed: int, count: int) -> list[Problem]:
-    """`count` held-out problems with `count` different questions."""
+    """Draws `count` held-out problems with different questions."""
     rng = random.Random(seed)
     by_question: dict[str, Problem] = {}
     while len(by_question) < count:
-        drawn = problem(rng, held_out=True)
-        by_question.setdefault(drawn.question, drawn)
+        candidate = problem(rng, held_out=True)
+        by_question.setdefault(candidate.question, candidate)
     return list(by_question.values())
 
 
@@ -225,8 +225,8 @@ def write_corpus(
         "train": documents(4 * seed, train_documents, noise_fraction),
         "valid-clean": documents(4 * seed + 1, valid_documents, 0.0, held_out=True),
         "problems": (
-            {"question": drawn.question, "answer": drawn.answer}
-            for drawn in held_out_problems(4 * seed + 2, questions)
+            {"question": candidate.question, "answer": candidate.answer}
+            for candidate in held_out_problems(4 * seed + 2, questions)
         ),
     }
     if teacher_documents:
@@ -250,7 +250,7 @@ class Asked(TypedDict):
 
 
 def read_questions(path: Path) -> list[Asked]:
-    """The questions in a file of JSON Lines with `question` and `answer`.
+    """Reads the questions in a file of JSON Lines with `question` and `answer`.
 
     Other fields and blank lines are ignored. A number is taken as its text, as written.
 
@@ -262,13 +262,17 @@ def read_questions(path: Path) -> list[Asked]:
         raise InputError(f"{path}: not UTF-8 ({error})") from error
     # Only \n ends a line: JSON may hold other line separators, as U+2028, as they are.
     lines = enumerate(text.split("\n"), 1)
-    found = [_asked(line, f"{path}, line {number}") for number, line in lines if line.strip()]
-    if not found:
+    questions = [
+        _parse_question(line, f"{path}, line {number}") for number, line in lines if line.strip()
+    ]
+    if not questions:
         raise InputError(f"{path}: no questions in it; {_EXPECTED} on each line")
-    return found
+    return questions
 
 
-def _asked(line: str, where: str) -> Asked:
+def _parse_question(line: str, where: str) -> Asked:
+    """Parses a line of JSON; `where` names file and line in errors."""
+
     def fault(words: str) -> InputError:
         return InputError(f"{where}: {words}; {_EXPECTED}")
 
@@ -276,7 +280,7 @@ def _asked(line: str, where: str) -> Asked:
         values = json.loads(line, parse_int=str, parse_float=str)
     except (ValueError, RecursionError) as error:
         raise fault(f"not JSON ({error})") from error
-    return checked(Asked, values, fault)
+    return check_type(Asked, values, fault)
 
 
 def accuracy_of_run(run: Path, questions: Path) -> float:
@@ -321,7 +325,7 @@ def exact_answer_accuracy(
 
 
 def final_answer(text: str) -> str | None:
-    """The text after `Answer: ` on the first line that starts with it; None without such a line."""
+    """Returns the text after `Answer: ` on the first line that starts with it; None without one."""
     match = re.search(rf"^{re.escape(ANSWER_PREFIX)}(.*)$", text, re.MULTILINE)
     return match.group(1) if match else None
 

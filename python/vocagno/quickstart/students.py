@@ -1,5 +1,5 @@
-"""The quickstart: texts, tokenizers and a teacher made on this machine, a student trained in four
-ways, one table, one page."""
+"""Runs the quickstart: makes texts, tokenizers and a teacher on this machine, trains a student in
+four ways, prints a table and writes a page."""
 
 import json
 import os
@@ -26,6 +26,7 @@ QUESTIONS = 200
 NOISE_FRACTION = 0.2
 """Share of unpredictable lines in the student's corpus."""
 
+# Variables of a launcher: the teacher's process must not take itself for one of several.
 _LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -75,8 +76,8 @@ def _train_teacher() -> None:
 
 
 STUDENTS = ("naive", "paper", "guided", "distilled")
-"""Trained on all tokens, by the paper's rule, on the lines that are not noise, and on these towards
-the teacher's most likely tokens."""
+"""The students: trained on all tokens, by the paper's rule, on the lines that are not noise, and on
+these lines towards the teacher's most likely tokens."""
 COLUMNS = ("", "held-out loss", "nats a byte", "exact answers", "tokens/s", "trained on")
 
 
@@ -128,24 +129,25 @@ def _train(name: str, seed: int) -> Path:
 
 
 def _row(name: str, run: Path) -> dict[str, str]:
-    """A line of the table, from the run's log and its answers to the held-out problems."""
+    """Makes a line of the table from the run's log and its answers to the held-out problems."""
     from vocagno.quickstart.problems import accuracy_of_run
     from vocagno.training.run_log import read_run
     from vocagno.views.passage import number
 
-    found = read_run(run)
+    log = read_run(run)
     values = (
         name,
-        f"{found.curve('validation_loss')[1][-1]:.4f}",
-        number(found.as_dict()["last_nats_per_byte"], ".4f"),
+        f"{log.curve('validation_loss')[1][-1]:.4f}",
+        number(log.as_dict()["last_nats_per_byte"], ".4f"),
         f"{accuracy_of_run(run, FOLDER / 'corpus' / 'problems.jsonl'):.1%}",
-        f"{found.tokens_per_s:,.0f}",
-        f"{found.kept_share:.1%}",
+        f"{log.tokens_per_s:,.0f}",
+        f"{log.kept_share:.1%}",
     )
     return dict(zip(COLUMNS, values, strict=True))
 
 
 def _draw(page: Path, rows: list[dict[str, str]]) -> None:
+    """Writes the page with the table and the passages of two students."""
     from vocagno.training.report import kept_passages
     from vocagno.views.html import render_page
 

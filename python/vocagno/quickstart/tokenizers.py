@@ -38,8 +38,8 @@ TEACHER_PIECES = (
 
 
 def student_tokenizer(texts: Iterable[str], size: int = STUDENT_VOCABULARY) -> Tokenizer:
-    """SentencePiece-style BPE with byte fallback and `size` ids: lossless on any text, one dummy
-    prefix."""
+    """Trains SentencePiece-style BPE with byte fallback and `size` ids. It is lossless on any text,
+    and puts a dummy prefix before it."""
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Metaspace(), pre_tokenizers.Digits(individual_digits=True)]
@@ -86,7 +86,7 @@ def student_tokenizer(texts: Iterable[str], size: int = STUDENT_VOCABULARY) -> T
 
 
 def teacher_tokenizer(texts: Iterable[str], size: int = TEACHER_VOCABULARY) -> Tokenizer:
-    """Byte-level BPE with `size` ids: every byte is a token, so it is lossless on any text."""
+    """Trains byte-level BPE with `size` ids. Every byte is a token, so no text is lost."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -1,4 +1,4 @@
-"""Files, processes and signals."""
+"""Deals with the operating system: files, processes, signals; and loads modules lazily."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -6,14 +6,14 @@ from typing import Any
 
 
 def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package (PEP 562) that imports a module when one of its names is first
-    used.
+    """Makes the `__getattr__` of a package (PEP 562) that imports a module when one of its names is
+    first used.
 
     Args:
-        package: its name.
+        package: the name of the package.
         names: the public names that each module defines, separated by spaces.
     """
-    modules = {name: module for module, some in names.items() for name in some.split()}
+    modules = {name: module for module, public in names.items() for name in public.split()}
 
     def find(name: str) -> Any:
         if name not in modules:

@@ -1,4 +1,4 @@
-"""Files and folders at an address that fsspec reads (`s3://`, `gs://`, `hf://`)."""
+"""Reads and writes files and folders at an address that fsspec knows (`s3://`, `gs://`, `hf://`)."""
 
 import re
 import time
@@ -12,16 +12,16 @@ from vocagno.errors import InputError
 if TYPE_CHECKING:
     _Local = Path
 else:
-    _Local = type(Path())  # of this system
+    _Local = type(Path())  # Path itself cannot be subclassed before Python 3.12
 _FORM = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:[/\\]")
 
 
 class AddressError(InputError):
-    """A file system does not answer or refuses; names address, error and remedy."""
+    """A file system does not answer or refuses; the message names address, error and remedy."""
 
 
 def path_of(folder: Path | str) -> Path:
-    """The path of a folder: an `Address` if it has the form of one."""
+    """Makes the path of a folder: an `Address` if it has the form of one."""
     return Address(folder) if _FORM.match(str(folder)) else Path(folder)
 
 
@@ -37,8 +37,8 @@ class Address(_Local):
 
     @contextmanager
     def _system(self, rights: str = "list and read") -> Iterator[tuple[Any, str]]:
-        """The file system, which a forked process makes again, and the path in it.
-        Raises: AddressError for all errors, but for files that are missing, or in the way."""
+        """Yields the file system, which a forked process makes again, and the path in it.
+        Raises: AddressError for all errors except missing files, and files that exist already."""
         import fsspec
 
         try:  # without a cache of listings: other processes write there, too
@@ -46,7 +46,7 @@ class Address(_Local):
         except (FileNotFoundError, FileExistsError):
             raise
         except Exception as error:  # each file system raises errors of its own
-            raise AddressError(f"{self}: {explained(error, str(self), rights)}") from error
+            raise AddressError(f"{self}: {explain_error(error, str(self), rights)}") from error
 
     def is_file(self, **_: Any) -> bool:
         try:
@@ -56,23 +56,24 @@ class Address(_Local):
             return False
 
     def sizes(self) -> dict[str, int]:
-        """The bytes of each file of a folder, by its path there."""
-        return {name: one["size"] for name, one in self._files().items()}
+        """Returns the number of bytes of each file of a folder, by its path there."""
+        return {name: details["size"] for name, details in self._files().items()}
 
     def marks(self) -> dict[str, str]:
-        """The `mark` of each file of a folder, by its path there."""
-        return {name: _mark(one) for name, one in self._files().items()}
+        """Returns the `mark` of each file of a folder, by its path there."""
+        return {name: _mark(details) for name, details in self._files().items()}
 
     def mark(self) -> str:
-        """What changes with the bytes of an object, the ETag; "" if the file system has none."""
+        """Returns the ETag, which changes with an object's bytes; "" if the system has none."""
         with self._system() as (system, path):
             return _mark(system.info(path))
 
     def _files(self) -> dict[str, dict[str, Any]]:
+        """Returns the details of each file of a folder, by its path there."""
         with self._system() as (system, path):
-            found = system.find(path, detail=True)
+            files = system.find(path, detail=True)
         start = len(path.rstrip("/")) + 1
-        return {name[start:]: one for name, one in found.items()}
+        return {name[start:]: details for name, details in files.items()}
 
     def read_bytes(self) -> bytes:
         with self._system() as (system, path):
@@ -84,10 +85,10 @@ class Address(_Local):
             system.get_file(path, str(file))
 
     def put(self, content: Path | bytes, *, is_new: bool = False) -> None:
-        """Makes the object what a local file, or `content`, is.
+        """Replaces the object by a local file, or by bytes.
 
-        Args: is_new: for an object that no other process may have made.
-        Raises: FileExistsError if one has.
+        Args: is_new: raise an error if the object exists.
+        Raises: FileExistsError, only with `is_new`; AddressError.
         """
         mode = "create" if is_new else "overwrite"
         for seconds in (0.2, 0.5, 1, 2, 4, 0):
@@ -121,11 +122,12 @@ class Address(_Local):
 
 
 def _mark(details: dict[str, Any]) -> str:
+    """Returns the ETag in the details of an object; the file systems spell the key differently."""
     return str(details.get("ETag") or details.get("etag") or "").strip('"')
 
 
 def _answer(error: BaseException | None) -> set[str]:
-    """Code and status of the S3 server's answer that caused an error."""
+    """Returns the code and the status of the S3 server's answer that caused an error."""
     while error is not None:
         answer = getattr(error, "response", None)
         if isinstance(answer, dict):
@@ -135,8 +137,8 @@ def _answer(error: BaseException | None) -> set[str]:
     return set()
 
 
-def explained(error: Exception, address: str, rights: str = "list and read") -> str:
-    """The error, and what to do if it is one of rights, of the network or of a missing package."""
+def explain_error(error: Exception, address: str, rights: str = "list and read") -> str:
+    """Describes an error, with the remedy if rights, the network or a package are the cause."""
     name = type(error).__name__
     words = f"{name}: {' '.join(str(error).split())}"
     protocol, _, path = address.partition("://")

@@ -60,15 +60,15 @@ class HostSum:
             self._patient = torch.distributed.new_group(backend="gloo", timeout=PATIENCE)
 
     def __call__(self, values: Tensor) -> Tensor:
-        """The sums of `values`, the same on every process."""
-        return self._reduced(values, torch.distributed.ReduceOp.SUM)
+        """Returns the sums of `values`, the same on every process."""
+        return self._all_reduce(values, torch.distributed.ReduceOp.SUM)
 
     def largest(self, values: Tensor) -> Tensor:
-        """The elementwise maxima, the same on every process."""
-        return self._reduced(values, torch.distributed.ReduceOp.MAX)
+        """Returns the elementwise maxima, the same on every process."""
+        return self._all_reduce(values, torch.distributed.ReduceOp.MAX)
 
-    def gathered(self, value: Any, *, patient: bool = False) -> list[Any]:
-        """The values of all processes, ordered by rank, on every process.
+    def gather(self, value: Any, *, patient: bool = False) -> list[Any]:
+        """Returns the values of all processes, ordered by rank, on every process.
         Args: patient: wait for the last process without the limit `train.collective_timeout`. The
             wait still ends if a process ends."""
         group = self._patient if patient else self._group
@@ -79,18 +79,20 @@ class HostSum:
         return values
 
     def meet(self) -> None:
-        """A barrier without the limit `train.collective_timeout`."""
-        self.gathered(None, patient=True)
+        """Waits for all processes, without the limit `train.collective_timeout`."""
+        self.gather(None, patient=True)
 
-    def _reduced(self, values: Tensor, how: Any) -> Tensor:
+    def _all_reduce(self, values: Tensor, how: Any) -> Tensor:
+        """Reduces a copy of `values` over all processes; one process has no group."""
         total = values.clone()
         if self._group is not None:
             torch.distributed.all_reduce(total, how, group=self._group)
         return total
 
 
-def agreed(value: Any) -> Any:
-    """The first process's value on every process: their views of a shared folder may differ."""
+def broadcast(value: Any) -> Any:
+    """Returns the first process's value on every process: their views of a shared folder may
+    differ."""
     values = [value]
     broadcast_object_list(values)
     return values[0]

@@ -1,4 +1,4 @@
-"""Atomic writes of files, and hashes."""
+"""Writes files atomically, hashes them, and refuses pointers of Git LFS and git-annex."""
 
 import errno
 import hashlib
@@ -15,17 +15,17 @@ from vocagno.errors import InputError
 from vocagno.system.addresses import Address
 
 POINTER_SIZE = 1024
-"""Bytes that a pointer stays below, by the specification of Git LFS."""
+"""The size in bytes that a pointer stays below, by the specification of Git LFS."""
 _POINTERS = {
     b"version https://git-lfs.github.com/spec/": "git lfs pull",
     b"/annex/objects/": "git annex get",
 }
-"""How a file begins that stands for one that is not here, and the command that fetches that one."""
+"""The first bytes of a file that stands for one kept elsewhere, and the command that fetches it."""
 
 
 @contextmanager
 def appearing(path: Path, partial: Path | None = None) -> Iterator[BinaryIO]:
-    """A binary file that replaces `path` when the block ends without an error.
+    """Yields a binary file that replaces `path` when the block ends without an error.
 
     It is written next to `path`, or in the folder `partial` of the same file system, flushed to
     disk and renamed. On any failure (a full disk, for example) the partial file is removed and the
@@ -48,8 +48,8 @@ def appearing(path: Path, partial: Path | None = None) -> Iterator[BinaryIO]:
 
 @contextmanager
 def appearing_files(folder: Path) -> Iterator[Path]:
-    """A folder whose files move to `folder`, which is empty or missing, when the block ends without
-    an error. On any failure it is removed.
+    """Yields a new folder whose files move to `folder`, which is empty or missing, when the block
+    ends without an error. On any failure the new folder is removed.
     """
     is_there = folder.is_dir()  # it may be a link, or another file system
     parent = folder if is_there else folder.parent
@@ -95,9 +95,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_new_json(path: Path, value: Any) -> None:
-    """As `write_json`, but keeps a file that is there. Of several processes that write one at the
-    same time the first one wins, on file systems with hard links and at addresses; on others the
-    last one."""
+    """Writes JSON atomically unless the file exists.
+
+    If several processes write the file at the same time, the first one wins on file systems with
+    hard links and at addresses; on others the last one.
+    """
     if isinstance(path, Address):
         with suppress(FileExistsError):
             path.put(json.dumps(value).encode(), is_new=True)
@@ -108,7 +110,7 @@ def write_new_json(path: Path, value: Any) -> None:
         os.link(new, path)  # atomic, and an error if the file is there
     except FileExistsError:
         pass
-    except OSError:
+    except OSError:  # no hard links here
         write_json(path, value)
     finally:
         new.unlink(missing_ok=True)
@@ -116,7 +118,7 @@ def write_new_json(path: Path, value: Any) -> None:
 
 
 def digest(*parts: bytes | str) -> str:
-    """Hash of the parts and their boundaries, 32 hexadecimal digits."""
+    """Hashes the parts and their boundaries to 32 hexadecimal digits."""
     state = hashlib.blake2b(digest_size=16)
     for part in parts:
         # A path that is not UTF-8 holds its bytes as surrogates.
@@ -127,7 +129,7 @@ def digest(*parts: bytes | str) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Hash of a file's bytes, 32 hexadecimal digits."""
+    """Hashes a file's bytes to 32 hexadecimal digits."""
     with path.open("rb") as file:
         state = hashlib.blake2b(digest_size=16)
         while block := file.read(1 << 20):
@@ -148,7 +150,7 @@ def refuse_pointer(start: bytes, name: str, error: type[InputError] = InputError
 
 
 def refuse_pointers(paths: Iterable[Path], error: type[InputError] = InputError) -> None:
-    """Refuses pointers among local files (`refuse_pointer`); a file that is not there is none."""
+    """Refuses pointers among local files (`refuse_pointer`); missing files are ignored."""
     for path in paths:
         if path.is_file() and path.stat().st_size < POINTER_SIZE:
             refuse_pointer(path.read_bytes(), str(path), error)

@@ -29,7 +29,7 @@ class HubRepository:
     """NAMESPACE/NAME, or NAME, which the hub puts in the namespace of the token."""
     kind: Literal["model", "dataset"]
     private: bool
-    """Whether only its owners see it. Has no effect on a repository that exists."""
+    """True if only its owners see it. Has no effect on a repository that exists."""
 
     def create(self) -> str:
         """Creates the repository unless it exists. Returns: its whole name. Raises: HubError."""
@@ -39,7 +39,7 @@ class HubRepository:
             options = {"private": self.private, "repo_type": self.kind}
             return str(HfApi().create_repo(self.name, exist_ok=True, **options).repo_id)
         except Exception as error:  # the types differ between the hub's clients
-            raise self._refused(error) from error
+            raise self._hub_error(error) from error
 
     def push(self, folder: Path) -> str:
         """Uploads the files of a folder as a commit; creates the repository if it does not exist.
@@ -51,32 +51,36 @@ class HubRepository:
 
         try:
             repository = self.create()
-            given = {"repo_type": self.kind, "commit_message": f"Upload {self.kind} by vocagno"}
-            done = HfApi().upload_folder(repo_id=repository, folder_path=folder, **given)
+            options = {"repo_type": self.kind, "commit_message": f"Upload {self.kind} by vocagno"}
+            commit = HfApi().upload_folder(repo_id=repository, folder_path=folder, **options)
         except Exception as error:
-            refused = error if isinstance(error, HubError) else self._refused(error)
-            again = f"The files are in {folder}. To push them again: {self.command(folder)}"
-            raise type(refused)(f"{refused}. {again}") from error
-        return str(done.commit_url)
+            hub_error = error if isinstance(error, HubError) else self._hub_error(error)
+            remedy = f"The files are in {folder}. To push them again: {self.command(folder)}"
+            raise type(hub_error)(f"{hub_error}. {remedy}") from error
+        return str(commit.commit_url)
 
     def command(self, folder: Path) -> str:
-        """The command that uploads a folder to this repository."""
+        """Returns the command that uploads a folder to this repository."""
         words = ["hf", "upload", self.name, str(folder), "."]
         words += ["--repo-type", "dataset"] if self.kind == "dataset" else []
         words += ["--private"] if self.private else []
         return shlex.join(words)
 
-    def _refused(self, error: Exception) -> HubError:
+    def _hub_error(self, error: Exception) -> HubError:
+        """Makes the error to raise from what a client of the hub raised.
+
+        Statuses of 500 or more, and 429 (too many requests), may pass: HubUnreachableError.
+        """
         from huggingface_hub import constants
 
         status = getattr(getattr(error, "response", None), "status_code", None)
         lines = str(getattr(error, "server_message", None) or error).strip().partition("\n")
-        said = lines[0].rstrip(".")
-        what = f"push_to_hub: {self.name}: "
+        answer = lines[0].rstrip(".")
+        prefix = f"push_to_hub: {self.name}: "
         if isinstance(status, int) and status < 500 and status != 429:
-            reason = _REMEDIES.get(status, said or "refused")
-            return HubError(f"{what}status {status} of {constants.ENDPOINT}: {reason}")
+            reason = _REMEDIES.get(status, answer or "refused")
+            return HubError(f"{prefix}status {status} of {constants.ENDPOINT}: {reason}")
         if isinstance(error, ValueError):  # a wrong name, or a card that the hub does not take
-            return HubError(what + said)
-        reason = f"{type(error).__name__}: {said}"
-        return HubUnreachableError(f"{what}{constants.ENDPOINT} failed: {reason}")
+            return HubError(prefix + answer)
+        reason = f"{type(error).__name__}: {answer}"
+        return HubUnreachableError(f"{prefix}{constants.ENDPOINT} failed: {reason}")

@@ -1,5 +1,5 @@
-"""Progress on stderr (a bar on a terminal, otherwise a line every ten seconds), peak memory, and
-tables."""
+"""Shows progress on stderr (a bar on a terminal, otherwise a line every ten seconds), measures peak
+memory, and formats tables."""
 
 import sys
 import time
@@ -18,8 +18,9 @@ _STATUS = Path("/proc/self/status")
 class Progress(AbstractContextManager["Progress"]):
     """The progress of some work, shown by one process.
 
-    Earlier work (`start`) counts as done, but not for the speed. The speed is that up to the call
-    before: work that comes in batches is told of in many calls at once, after the time of all.
+    Earlier work (`start`) counts as done, but not for the speed. The speed is measured up to the
+    previous call: work that comes in batches is reported in many calls at once, after the whole
+    batch took its time.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class Progress(AbstractContextManager["Progress"]):
         self._lines = show and not terminal
         self._start = self._done = start
         self._note = ""
-        self._began = self._last_line = self._before = time.monotonic()
+        self._began = self._last_line = self._last_call = time.monotonic()
         self._bar = tqdm(
             total=total,
             initial=start,
@@ -48,10 +49,10 @@ class Progress(AbstractContextManager["Progress"]):
         self._note = note = self._note if note is None else note
         self._bar.set_postfix_str(note, refresh=False)
         self._bar.update(done - self._done)
-        elapsed, speed = self._before - self._began, self._done - self._start
-        self._done, self._before = done, time.monotonic()
-        if self._lines and self._before - self._last_line > _SECONDS_BETWEEN_LINES:
-            self._last_line = self._before
+        elapsed, speed = self._last_call - self._began, self._done - self._start
+        self._done, self._last_call = done, time.monotonic()
+        if self._lines and self._last_call - self._last_line > _SECONDS_BETWEEN_LINES:
+            self._last_line = self._last_call
             left = elapsed * (self._total - done) / speed if self._total and speed else 0
             self._line(note, left)
 
@@ -80,7 +81,7 @@ class Progress(AbstractContextManager["Progress"]):
 
 
 def peak_megabytes() -> float | None:
-    """Peak resident memory of this process in MiB; None if the system does not report it.
+    """Returns the peak resident memory of this process in MiB; None if the system reports none.
 
     On Linux from /proc: `getrusage` includes the memory of the parent process before the exec.
     """
@@ -115,7 +116,7 @@ def draw_in_terminal(picture: Any) -> None:
     console.print(picture)
 
 
-def tracked(batches: Iterable[list[str]], doing: str) -> Iterator[list[str]]:
+def track_documents(batches: Iterable[list[str]], doing: str) -> Iterator[list[str]]:
     """Yields the batches, and counts their documents on a terminal."""
     from rich.console import Console
     from rich.text import Text
@@ -129,14 +130,15 @@ def tracked(batches: Iterable[list[str]], doing: str) -> Iterator[list[str]]:
 
 
 def in_columns(rows: Mapping[str, object]) -> str:
-    """One name and value per line, with the values in one column."""
+    """Formats one name and value per line, with the values in one column."""
     width = max(map(len, rows))
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
 
 
 def in_table(lines: Sequence[Sequence[str]]) -> str:
-    """A table of lines with equally many cells; the first column is left-aligned, others right."""
-    first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
+    """Formats lines of equally many cells as a table; only the first column is left-aligned."""
+    first_width, *widths = (max(map(len, column)) for column in zip(*lines, strict=True))
     return "\n".join(
-        "  ".join([name.ljust(first), *map(str.rjust, cells, others)]) for name, *cells in lines
+        "  ".join([name.ljust(first_width), *map(str.rjust, cells, widths)])
+        for name, *cells in lines
     )

@@ -16,54 +16,56 @@ from typing import Any, NewType, TypeVar, get_args, get_origin, get_type_hints, 
 T = TypeVar("T")
 
 Count = NewType("Count", int)
-"""0 or more."""
+"""A whole number that is 0 or more."""
 Finite = NewType("Finite", float)
-"""Neither NaN nor infinite."""
+"""A number that is neither NaN nor infinite."""
 
 _INT64 = 2**63
-_LONGEST = 40
+_MAX_SHOWN = 40
+"""The number of characters of a wrong value that an error shows."""
 
 
-def checked(kind: type[T], value: Any, error: Callable[[str], Exception]) -> T:
-    """The value itself, if it is of a type. Missing fields that may be None become None.
+def check_type(kind: type[T], value: Any, error: Callable[[str], Exception]) -> T:
+    """Returns the value itself if it has the type. Missing fields that may be None become None.
+
     Args: error: makes an exception of a sentence on the first fault, such as "rows[2].loss:
         expected a number, got null"."""
     if fault := _fault(kind, value):
         raise error(fault.removeprefix(".").removeprefix(": "))
-    found: T = value
-    return found
+    typed: T = value
+    return typed
 
 
 def _fault(kind: Any, value: Any) -> str:
-    """Where the first fault is, and which; "" if there is none."""
+    """Describes the first fault and where it is; "" if there is none."""
     origin, inner, fields = _form(kind)
     if NoneType in inner:
         return "" if value is None else _fault(inner[inner[0] is NoneType], value)
     if kind in _SCALARS:
-        words, is_one = _SCALARS[kind]
-        return "" if is_one(value) else _expected(words, value)
+        words, has_type = _SCALARS[kind]
+        return "" if has_type(value) else _describe_mismatch(words, value)
     if origin in (list, tuple):
         if not isinstance(value, list):
-            return _expected("a list", value)
+            return _describe_mismatch("a list", value)
         if origin is tuple and len(value) < len(inner):
             return f": expected a list of at least {len(inner)}, got one of {len(value)}"
         kinds = inner if origin is tuple else repeat(inner[0])
-        for number, (one, part) in enumerate(zip(kinds, value, strict=False)):
-            if fault := _fault(one, part):
+        for number, (part_kind, part) in enumerate(zip(kinds, value, strict=False)):
+            if fault := _fault(part_kind, part):
                 return f"[{number}]{fault}"
         return ""
     if not isinstance(value, dict):
-        return _expected("an object", value)
+        return _describe_mismatch("an object", value)
     if origin is dict:
         for name, part in value.items():
             if fault := _fault(str, name) or _fault(inner[1], part):
                 return f"[{_short(name)}]{fault}"
         return ""
-    for name, one in fields.items():
-        if name not in value and NoneType in get_args(one):
+    for name, field_kind in fields.items():
+        if name not in value and NoneType in get_args(field_kind):
             value[name] = None
         if name in value:
-            if fault := _fault(one, value[name]):
+            if fault := _fault(field_kind, value[name]):
                 return f".{name}{fault}"
         elif name in kind.__required_keys__:
             return f": has no `{name}`"
@@ -72,7 +74,7 @@ def _fault(kind: Any, value: Any) -> str:
 
 @cache
 def _form(kind: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Origin and arguments of a type, and the fields of a `TypedDict`."""
+    """Returns origin and arguments of a type, and the fields of a `TypedDict`."""
     return get_origin(kind), get_args(kind), get_type_hints(kind) if is_typeddict(kind) else {}
 
 
@@ -85,10 +87,10 @@ def _is_float(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    """Whether it is a string that UTF-8 can encode: JSON may hold a lone surrogate."""
+    """Tells whether it is a string that UTF-8 can encode: JSON may hold a lone surrogate."""
     if not isinstance(value, str):
         return False
-    return value.isascii() or not any("\ud800" <= one <= "\udfff" for one in value)
+    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 _SCALARS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
@@ -101,11 +103,11 @@ _SCALARS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def _expected(words: str, value: Any) -> str:
+def _describe_mismatch(words: str, value: Any) -> str:
     kinds = {list: "a list", dict: "an object", NoneType: "null"}
     return f": expected {words}, got {kinds.get(type(value)) or _short(value)}"
 
 
 def _short(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -19,7 +19,8 @@ POLL_SECONDS = 0.2
 LOCKS = ".locks"
 """Folder of the lock files, inside the items' folder."""
 _SPREAD = random.Random()
-"""Where a process looks for another item; it touches no random state of a training run."""
+"""The source of the items that a busy process tries next. It has a state of its own, so that a
+training run keeps its random state."""
 
 
 def share(
@@ -75,7 +76,7 @@ def exclusively(name: str, folder: Path) -> Iterator[None]:
 
 
 def is_locked(name: str, folder: Path) -> bool:
-    """Whether a process is making an item. A lock that is free is held for a moment."""
+    """Tells whether a process is making an item. A lock that is free is held for a moment."""
     if not (folder / LOCKS / name).is_file():
         return False
     try:

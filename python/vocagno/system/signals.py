@@ -1,4 +1,5 @@
-"""Exit statuses of the commands, and SIGTERM and Ctrl-C, after which a run can resume."""
+"""Turns errors into the exit statuses of the commands, and handles SIGTERM and Ctrl-C so that a run
+can resume after them."""
 
 import os
 import signal
@@ -31,7 +32,8 @@ def terminable() -> Iterator[None]:
 
 
 def run_with_signals(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Exit status of a program that gets the signals of this process and ends by its own rules.
+    """Runs a program that gets the signals of this process and ends by its own rules; returns its
+    exit status.
 
     It has a session of its own, so Ctrl-C reaches it once; SIGKILL of this process does not. If it
     ended before it could obey, this process gets the signal, too. Only for the main thread.
@@ -88,9 +90,9 @@ class StopRequest:
         if is_typed and self.received:
             raise KeyboardInterrupt
         self.received = True
-        more = ". Press Ctrl-C again to quit without saving." if is_typed else ""
+        hint = ". Press Ctrl-C again to quit without saving." if is_typed else ""
         name = signal.Signals(number).name
-        print(f"{name}: saving after this step{more}", file=sys.stderr, flush=True)
+        print(f"{name}: saving after this step{hint}", file=sys.stderr, flush=True)
 
 
 DONE = 0
@@ -124,16 +126,17 @@ def exit_status(run: Callable[[], int]) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:
+        # Python flushes stdout again when it exits, which would print a second error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FOUND_WRONG
     except (InputError, SpanError, OSError) as error:
-        return _failed(error)
+        return _report_error(error)
     except ModuleNotFoundError as error:
         name = (error.name or "").split(".")[0]
         if name == "vocagno":
             raise
         extra = next((extra for extra, modules in _EXTRAS.items() if name in modules), "train")
-        return _failed(f"needs {name}: pip install '.[{extra}]' in the checkout")
+        return _report_error(f"needs {name}: pip install '.[{extra}]' in the checkout")
     except Terminated:
         print(f"stopped. {_KEPT}", file=sys.stderr)
         return UNFINISHED
@@ -146,6 +149,7 @@ def exit_status(run: Callable[[], int]) -> int:
         return DONE
 
 
-def _failed(error: object) -> int:
+def _report_error(error: object) -> int:
+    """Prints an error that the user can fix; returns its exit status."""
     print(f"error: {error}", file=sys.stderr)
     return USER_ERROR

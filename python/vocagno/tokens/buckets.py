@@ -1,8 +1,9 @@
-"""Buckets of two vocabularies: sets of ids over which two models with different tokenizers can be
-compared wherever both start a token (`vocagno.starts`).
+"""Sorts the ids of two vocabularies into buckets, over which the predictions of two models with
+different tokenizers can be compared wherever both start a token (`vocagno.starts`).
 
-The text from there on is the same for both models, and either side's first token of it tells the
-bucket. So the sums of each model's probabilities over the buckets are distributions of one thing.
+From there on both models predict the same text, and the first token of either side determines the
+bucket. So the sums of each model's probabilities over the buckets are distributions over the same
+outcomes.
 """
 
 from __future__ import annotations
@@ -29,16 +30,18 @@ from vocagno.tokens.spelling import ids_in_context, text_of
 from vocagno.tokens.token_spans import TokenSpans
 
 MAX_SIZE = 65_536
-"""Student ids of a bucket by default. The loss gathers all of them at each token with such a
-candidate, in about 0.13 us and 40 bytes each: 2 s and 0.7 GB for the least chunk of 256 tokens, if
-all have one. A teacher's ids cost nothing, so they are not limited."""
+"""The default limit of student ids in a bucket. Where such a bucket is a candidate, the loss
+gathers all of its ids, in about 0.13 us and 40 bytes each: 2 s and 0.7 GB for the least chunk of
+256 tokens, if all have one. A teacher's ids cost nothing, so they are not limited."""
 LEAST_SHARE = 0.99
+"""The default of `Buckets.check`."""
 
 _FORMAT = 3
-"""Of the files and of the definition: those of another one are not found in a cache."""
-_MOST_KNOWN = 1 << 22
-"""Pairs of tokens that are remembered, 9 bytes each."""
-_LOW = 0xFFFF_FFFF
+"""The version of the files and of the definition of a bucket. It is a part of the names in a cache,
+so files of another version are not read."""
+_MAX_REMEMBERED = 1 << 22
+"""The number of pairs of tokens that `Boundaries` remembers, 9 bytes each."""
+_LOW_32_BITS = 0xFFFF_FFFF
 _NEVER_IN_UTF8 = re.compile(rb"[\xc0\xc1\xf5-\xff]")
 _FACTS = ("fingerprints", "pieces", "max_size", "dissolved", "largest")
 
@@ -49,7 +52,7 @@ class BucketError(InputError):
 
 
 class Boundaries:
-    """Which teacher tokens can come after a student token, where both sides start a token.
+    """Decides which teacher tokens can follow a student token, where both sides start a token.
 
     A student with the token ` until` that has read ` un` knows that `til` does not follow. One that
     learnt it from a teacher without ` until` would give probability to texts that never come.
@@ -59,15 +62,16 @@ class Boundaries:
 
     def __init__(self, student: TokenSpans, teacher: TokenSpans) -> None:
         self._sides = student, teacher
-        self._own, self._others = student.text_pieces(), teacher.text_pieces()
-        # Pairs in order, after a least one that never comes. One object: threads may share it.
-        self._known = np.array([np.iinfo(np.int64).min]), np.ones(1, np.bool_)
+        self._student_pieces, self._teacher_pieces = student.text_pieces(), teacher.text_pieces()
+        # Sorted pairs and their answers. The first pair never occurs, so there is one to look at.
+        # Both are in one tuple, which is replaced at once, because threads may share this object.
+        self._remembered = np.array([np.iinfo(np.int64).min]), np.ones(1, np.bool_)
 
     def __reduce__(self) -> tuple[type[Boundaries], tuple[TokenSpans, TokenSpans]]:
-        return Boundaries, self._sides  # without what it has learnt, so that its hash stays
+        return Boundaries, self._sides  # without the remembered pairs, so that its hash stays
 
     def remain(self, before: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """(n,) whether each teacher token of `ids` can come after the student token of `before`.
+        """Tells for each of n teacher tokens whether it can follow the student token before it.
 
         True for ids without a text of their own, and where the student's tokens of both texts are
         not these texts (an unknown token, a normaliser).
@@ -75,57 +79,60 @@ class Boundaries:
         Cost: a search for each token, and 15 us for a pair that is new.
         """
         pairs = (before << 32) + ids
-        known, can_follow = self._known
-        places = np.searchsorted(known, pairs)
-        is_new = known.take(places, mode="clip") != pairs
+        remembered, can_follow = self._remembered
+        rows = np.searchsorted(remembered, pairs)
+        is_new = remembered.take(rows, mode="clip") != pairs
         if is_new.any():
             new = np.unique(pairs[is_new])
-            if len(known) + len(new) > _MOST_KNOWN:
-                known, can_follow, new = known[:1], can_follow[:1], np.unique(pairs)
-            before_new = np.searchsorted(known, new)
-            can_follow = np.insert(can_follow, before_new, self._decided(new.tolist()))
-            known = np.insert(known, before_new, new)
-            self._known = known, can_follow
-            places = np.searchsorted(known, pairs)
-        return can_follow[places]
+            if len(remembered) + len(new) > _MAX_REMEMBERED:  # forget all, and decide these again
+                remembered, can_follow, new = remembered[:1], can_follow[:1], np.unique(pairs)
+            new_rows = np.searchsorted(remembered, new)
+            can_follow = np.insert(can_follow, new_rows, self._decide(new.tolist()))
+            remembered = np.insert(remembered, new_rows, new)
+            self._remembered = remembered, can_follow
+            rows = np.searchsorted(remembered, pairs)
+        return can_follow[rows]
 
     @cached_property
     def _tokenizer(self) -> Any:
         return self._sides[0].continuing_tokenizer()
 
-    def _decided(self, pairs: list[int]) -> NDArray[np.bool_]:
-        found = np.ones(len(pairs), np.bool_)
-        asked, texts = [], []
+    def _decide(self, pairs: list[int]) -> NDArray[np.bool_]:
+        """Tells for each pair whether the student's tokenizer cuts the text of both tokens, one
+        after the other, between the two."""
+        can_follow = np.ones(len(pairs), np.bool_)
+        cuts, texts = [], []  # the pair's number and the byte to cut at, for each text to tokenize
         for number, pair in enumerate(pairs):
-            own, other = _piece_of(self._own, pair >> 32), _piece_of(self._others, pair & _LOW)
-            if own and other and (text := text_of(own + other)):
-                found[number] = False
+            before = _piece_of(self._student_pieces, pair >> 32)
+            after = _piece_of(self._teacher_pieces, pair & _LOW_32_BITS)
+            if before and after and (text := text_of(before + after)):
+                can_follow[number] = False
                 # White space before a word may be cut in another way than at the end.
-                given = [text, f"{text}x"] if other.isspace() else [text]
-                asked += [(number, len(own))] * len(given)
-                texts += given
+                variants = [text, f"{text}x"] if after.isspace() else [text]
+                cuts += [(number, len(before))] * len(variants)
+                texts += variants
         ids_of_texts = ids_in_context(texts, self._tokenizer, self._sides[0].name)
-        for (number, size), text, ids in zip(asked, texts, ids_of_texts, strict=True):
-            pieces = [_piece_of(self._own, one) for one in ids]
-            is_other = b"".join(pieces) != text.encode()
-            found[number] |= is_other or size in accumulate(map(len, pieces))
-        return found
+        for (number, cut), text, ids in zip(cuts, texts, ids_of_texts, strict=True):
+            pieces = [_piece_of(self._student_pieces, index) for index in ids]
+            is_changed = b"".join(pieces) != text.encode()
+            can_follow[number] |= is_changed or cut in accumulate(map(len, pieces))
+        return can_follow
 
 
 class Agreement(NamedTuple):
     """Counts of student tokens, which add up over texts."""
 
     tokens: int
-    """With text."""
+    """Number of tokens that have text."""
     covered: int
-    """Which start where a teacher token starts."""
+    """Number of tokens that start where a teacher token starts."""
     same_bucket: int
-    """Of those: in the same bucket as the teacher token."""
+    """Number of covered tokens that are in the same bucket as that teacher token."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Buckets:
-    """The bucket of each id of two vocabularies, made by `buckets`.
+    """The bucket of each id of two vocabularies. The function `buckets` makes it.
 
     An id in no bucket has -1: special tokens, the unknown token, ids without a text of their own or
     with bytes that UTF-8 never has, ids with no counterpart, and ids of components that are too
@@ -142,14 +149,14 @@ class Buckets:
     """Number of ids of the student and of the teacher that stand for a text of their own, in bytes
     that UTF-8 can have."""
     max_size: int
-    """Ids of the student that a bucket may have."""
+    """The limit of student ids in a bucket."""
     dissolved: int
-    """Number of components with more of them; they are no buckets."""
+    """Number of components with more student ids than `max_size`; they are no buckets."""
     largest: int
-    """Ids of the student in the component with most of them, bucket or not."""
+    """Number of student ids in the component with most of them, whether it is a bucket or not."""
     boundaries: Boundaries | None = None
-    """Those of the two tokenizers. None if one of them does not keep the text (BERT, T5): all
-    candidates are then taken for possible."""
+    """The token boundaries of the two tokenizers. None if one of them does not keep the text (BERT,
+    T5): every candidate then counts as possible."""
 
     @property
     def count(self) -> int:
@@ -158,7 +165,7 @@ class Buckets:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """(count, 2) ids of the student and of the teacher in each bucket."""
+        """(count, 2) numbers of student ids and of teacher ids in each bucket."""
         sides = (self.student, self.teacher)
         return np.stack([np.bincount(ids[ids >= 0], minlength=self.count) for ids in sides], 1)
 
@@ -166,8 +173,8 @@ class Buckets:
     def shares(self) -> tuple[float, float]:
         """Share of the ids with a text of their own that are in a bucket, of the student and of
         the teacher."""
-        own, other = (np.count_nonzero(ids >= 0) for ids in (self.student, self.teacher))
-        return own / max(1, self.pieces[0]), other / max(1, self.pieces[1])
+        student, teacher = (np.count_nonzero(ids >= 0) for ids in (self.student, self.teacher))
+        return student / max(1, self.pieces[0]), teacher / max(1, self.pieces[1])
 
     @property
     def share(self) -> float:
@@ -181,37 +188,39 @@ class Buckets:
         Raises: BucketError if `share` is less than `least`.
         """
         if self.share < least:
-            own, other = self.shares
-            why = "tokenizers that change the text (BERT, T5) share too little"
+            student, teacher = self.shares
+            reason = "tokenizers that change the text (BERT, T5) share too little"
             if self.dissolved:
-                why = (
+                reason = (
                     f"{self.dissolved} sets of ids are no buckets, because they have more than "
                     f"max_size={self.max_size:,} of the student's, the largest {self.largest:,} "
                     "(vocagno.buckets takes another max_size; an id costs 40 bytes a token)"
                 )
             raise BucketError(
-                f"of the ids with text {own:.2%} of the student's and {other:.2%} of the teacher's "
-                f"are in a bucket, expected at least {least:.2%}: {why}. The others would count as "
-                "one; take another teacher, or a guidance.method that reads only its losses"
+                f"of the ids with text {student:.2%} of the student's and {teacher:.2%} of the "
+                f"teacher's are in a bucket, expected at least {least:.2%}: {reason}. The others "
+                "would count as one; take another teacher, or a guidance.method that reads only "
+                "its losses"
             )
 
     def agreement(self, student: TokenizedTexts, teacher: TokenizedTexts) -> Agreement:
-        """Counts, of both sides' tokens of the same texts, the shared starts and those at which
-        both tokens are in one bucket. Raises: as `starts`; IndexError for unknown ids."""
+        """Counts the shared starts of tokens in the same texts, and those at which both sides'
+        tokens are in one bucket. Raises: the errors of `starts`; IndexError for unknown ids."""
         cu_seqlens = (student.cu_seqlens, teacher.cu_seqlens)
         rows = _vocagno.starts(student.spans, teacher.spans, *cu_seqlens, None)
         covered = rows >= 0
-        own, other = self.student[student.ids[covered]], self.teacher[teacher.ids[rows[covered]]]
+        student_bucket = self.student[student.ids[covered]]
+        teacher_bucket = self.teacher[teacher.ids[rows[covered]]]
         return Agreement(
             int(np.count_nonzero(student.spans[:, 0] < student.spans[:, 1])),
             int(np.count_nonzero(covered)),
-            int(np.count_nonzero((own == other) & (own >= 0))),
+            int(np.count_nonzero((student_bucket == teacher_bucket) & (student_bucket >= 0))),
         )
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes a compressed .npz file, atomically."""
         facts = np.array(json.dumps({name: getattr(self, name) for name in _FACTS}))
-        check = np.array(_check(self.student, self.teacher, facts))
+        check = np.array(_checksum(self.student, self.teacher, facts))
         with appearing(Path(path)) as file:
             np.savez_compressed(
                 file, student=self.student, teacher=self.teacher, facts=facts, check=check
@@ -219,28 +228,28 @@ class Buckets:
 
     @classmethod
     def load(cls, path: str | PathLike[str], student: TokenSpans, teacher: TokenSpans) -> Buckets:
-        """Reads the buckets of two tokenizers.
+        """Reads the buckets of two tokenizers from a file that `save` wrote.
 
-        Raises: BucketError for a damaged file, and for one of other tokenizers; OSError.
+        Raises: BucketError for a damaged file, and for a file of other tokenizers; OSError.
         """
         data = Path(path).read_bytes()
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as file:
                 arrays = {name: file[name] for name in ("student", "teacher", "facts")}
-                if str(file["check"]) != _check(**arrays):
+                if str(file["check"]) != _checksum(**arrays):
                     raise ValueError("its checksum differs")
             facts = json.loads(str(arrays.pop("facts")))
         except Exception as error:  # NumPy and zipfile raise many types for damaged files
             raise BucketError(
-                f"{path}: no file of buckets of this version, or damaged ({error}); remove it, and "
-                "make them again with vocagno.buckets"
+                f"{path}: not a file of buckets of this version, or damaged ({error}); remove it, "
+                "and make it again with vocagno.buckets"
             ) from error
-        for side, spans, known in zip(
+        for side, spans, fingerprint in zip(
             ("student", "teacher"), (student, teacher), facts["fingerprints"], strict=True
         ):
-            if known != spans.fingerprint:
+            if fingerprint != spans.fingerprint:
                 raise BucketError(
-                    f"{path}: is of another {side} tokenizer ({known}) than {spans.name} "
+                    f"{path}: is of another {side} tokenizer ({fingerprint}) than {spans.name} "
                     f"({spans.fingerprint}); make buckets of these with vocagno.buckets"
                 )
         facts |= {name: tuple(facts[name]) for name in ("fingerprints", "pieces")}
@@ -254,7 +263,7 @@ def buckets(
     max_size: int = MAX_SIZE,
     cache: str | PathLike[str] | None = None,
 ) -> Buckets:
-    """Sorts the ids of two vocabularies into buckets that the next text decides on both sides.
+    """Sorts the ids of two vocabularies into buckets that the next text determines on both sides.
 
     A teacher's token does not decide which student token comes first (` un` may become ` until`),
     nor the other way round. What decides on both sides is the connected component of a graph: each
@@ -274,9 +283,9 @@ def buckets(
     test_buckets.py) 4 % of the contexts of 81 pairs are such.
 
     Args:
-        max_size: ids of the student that a bucket may have, which is what a bucket costs
-            (`MAX_SIZE`). A larger component is no bucket.
-        cache: a folder in which the buckets of this pair are found, or saved once made.
+        max_size: the limit of student ids in a bucket, which its cost depends on (`MAX_SIZE`). A
+            larger component is no bucket.
+        cache: a folder from which the buckets of this pair are read, or to which they are saved.
     Returns: `Buckets`; `check` it before use.
     Raises: BucketError for a damaged file in `cache`; ValueError for `max_size` below 1; OSError.
 
@@ -290,74 +299,92 @@ def buckets(
         path = Path(cache) / f"buckets-{key}.npz"
         if path.is_file():
             return Buckets.load(path, student, teacher)
-    made = _made(student, teacher, max_size)
+    computed = _compute_buckets(student, teacher, max_size)
     if path is not None:
-        made.save(path)
-    return made
+        computed.save(path)
+    return computed
 
 
-def _made(student: TokenSpans, teacher: TokenSpans, max_size: int) -> Buckets:
-    own, other = (_possible(side.text_pieces()) for side in (student, teacher))
-    roots = _components(_first_tokens(own, teacher, other), _first_tokens(other, student, own))
+def _compute_buckets(student: TokenSpans, teacher: TokenSpans, max_size: int) -> Buckets:
+    """Computes what `buckets` returns, without a cache."""
+    student_pieces, teacher_pieces = (
+        _possible_pieces(side.text_pieces()) for side in (student, teacher)
+    )
+    roots = _components(
+        _first_tokens(student_pieces, teacher, teacher_pieces),
+        _first_tokens(teacher_pieces, student, student_pieces),
+    )
+    num_student = len(student_pieces)
     sizes = np.bincount(roots, minlength=len(roots))
-    own_sizes = np.bincount(roots[: len(own)], minlength=len(roots))
-    is_bucket = (sizes[roots] > 1) & (own_sizes[roots] <= max_size)
+    student_sizes = np.bincount(roots[:num_student], minlength=len(roots))
+    # Each edge joins both sides, so a component of more than one id has ids of both.
+    is_bucket = (sizes[roots] > 1) & (student_sizes[roots] <= max_size)
     bucket = np.full(len(roots), -1, np.int32)
     bucket[is_bucket] = np.unique(roots[is_bucket], return_inverse=True)[1]
     return Buckets(
-        student=bucket[: len(own)],
-        teacher=bucket[len(own) :],
+        student=bucket[:num_student],
+        teacher=bucket[num_student:],
         fingerprints=(student.fingerprint, teacher.fingerprint),
-        pieces=(sum(map(bool, own)), sum(map(bool, other))),
+        pieces=(sum(map(bool, student_pieces)), sum(map(bool, teacher_pieces))),
         max_size=max_size,
-        dissolved=int(np.count_nonzero(own_sizes > max_size)),
-        largest=int(own_sizes.max(initial=0)),
+        dissolved=int(np.count_nonzero(student_sizes > max_size)),
+        largest=int(student_sizes.max(initial=0)),
         boundaries=_boundaries(student, teacher),
     )
 
 
 def _boundaries(student: TokenSpans, teacher: TokenSpans) -> Boundaries | None:
+    """Makes the boundaries of two tokenizers; None if one of them does not keep the text."""
     return None if student.loses or teacher.loses else Boundaries(student, teacher)
 
 
 def _first_tokens(
-    pieces: list[bytes | None], side: TokenSpans, own: list[bytes | None]
+    pieces: list[bytes | None], target: TokenSpans, target_pieces: list[bytes | None]
 ) -> NDArray[np.int32]:
-    """(len(pieces),) the token of a side, whose own pieces are `own`, that each piece begins with;
-    -1 for none."""
+    """Finds the id of the target vocabulary with which each piece of the other one begins.
+
+    Returns: (len(pieces),); -1 where there is none. These are the edges of the graph of `buckets`.
+    """
     texts = [text_of(piece or b"") for piece in pieces]
-    ids_of_texts = ids_in_context(texts, side.continuing_tokenizer(), side.name)
+    ids_of_texts = ids_in_context(texts, target.continuing_tokenizer(), target.name)
     firsts = np.fromiter((ids[0] if ids else -1 for ids in ids_of_texts), np.int32, len(pieces))
-    id_of = {piece: index for index, piece in enumerate(own) if piece}
+    id_of = {piece: index for index, piece in enumerate(target_pieces) if piece}
     longest = max(map(len, id_of), default=0)
     for index, piece in enumerate(pieces):
-        token = own[firsts[index]] if firsts[index] >= 0 else None
+        token = target_pieces[firsts[index]] if firsts[index] >= 0 else None
         if piece and not (token and piece.startswith(token)):
-            beginnings = (piece[:size] for size in range(min(len(piece), longest), 0, -1))
-            firsts[index] = next((id_of[part] for part in beginnings if part in id_of), -1)
+            prefixes = (piece[:size] for size in range(min(len(piece), longest), 0, -1))
+            firsts[index] = next((id_of[prefix] for prefix in prefixes if prefix in id_of), -1)
     return firsts
 
 
-def _possible(pieces: list[bytes | None]) -> list[bytes | None]:
-    """The same without pieces that no text has. Of the 256 single bytes 13 are such; a vocabulary
-    of bytes has an id for each, and one that was trained on text often has none."""
+def _possible_pieces(pieces: list[bytes | None]) -> list[bytes | None]:
+    """Replaces pieces that occur in no text by None.
+
+    13 of the 256 single bytes are such. A vocabulary with byte fallback has an id for each of them;
+    a byte-level one that was trained on text often has none.
+    """
     return [None if piece and _NEVER_IN_UTF8.search(piece) else piece for piece in pieces]
 
 
 def _piece_of(pieces: list[bytes | None], index: int) -> bytes:
-    """The text of an id; empty for one without a text of its own."""
+    """Returns the bytes of an id; empty for an id without a text of its own."""
     return (pieces[index] or b"") if 0 <= index < len(pieces) else b""
 
 
 def _components(teacher_of: NDArray[np.int32], student_of: NDArray[np.int32]) -> NDArray[np.int64]:
-    """(V_s + V_t,) the least node of each node's component, of a graph of student ids and, from V_s
-    on, teacher ids, with an edge from each to its first token on the other side."""
-    count = len(teacher_of)
-    own, other = np.flatnonzero(teacher_of >= 0), np.flatnonzero(student_of >= 0)
-    left = np.concatenate([own, other + count])
-    right = np.concatenate([teacher_of[own] + count, student_of[other]])
-    root = np.arange(count + len(student_of))
-    while True:
+    """Finds the connected components of the graph of `buckets`, as the least node of each node's
+    component.
+
+    Nodes are the V_s student ids, then the V_t teacher ids. `teacher_of` and `student_of` give the
+    other end of the edge of each id, -1 for none. Returns: (V_s + V_t,).
+    """
+    num_student = len(teacher_of)
+    student, teacher = np.flatnonzero(teacher_of >= 0), np.flatnonzero(student_of >= 0)
+    left = np.concatenate([student, teacher + num_student])
+    right = np.concatenate([teacher_of[student] + num_student, student_of[teacher]])
+    root = np.arange(num_student + len(student_of))
+    while True:  # join the roots at the ends of all edges, then point each node at its root
         low, high = np.sort([root[left], root[right]], axis=0)
         if (low == high).all():
             return root
@@ -366,5 +393,6 @@ def _components(teacher_of: NDArray[np.int32], student_of: NDArray[np.int32]) ->
             root = root[root]
 
 
-def _check(student: NDArray[Any], teacher: NDArray[Any], facts: NDArray[Any]) -> str:
+def _checksum(student: NDArray[Any], teacher: NDArray[Any], facts: NDArray[Any]) -> str:
+    """Computes the hash of a file's contents, by which `load` detects a damaged one."""
     return digest(str(_FORMAT), student.tobytes(), teacher.tobytes(), str(facts))

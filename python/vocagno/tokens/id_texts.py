@@ -1,4 +1,5 @@
-"""Token ids with the bytes that each token covers, and the texts of documents stored as ids."""
+"""Holds token ids with the bytes that each token covers (`TokenizedTexts`), and decodes documents
+that are stored as ids (`IdTexts`)."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class TokenizedTexts:
         return len(self.cu_seqlens) - 1
 
     def text(self, index: SupportsIndex) -> slice:
-        """The rows of text `index`; a negative index counts from the end.
+        """Returns the rows of text `index`; a negative index counts from the end.
 
         Raises: IndexError for an index outside the B texts.
         """
@@ -50,7 +51,7 @@ class TokenizedTexts:
         return slice(int(self.cu_seqlens[number]), int(self.cu_seqlens[number + 1]))
 
     def __getitem__(self, index: SupportsIndex | slice) -> TokenizedTexts:
-        """One text (by its index, which may be negative), or consecutive texts (by a slice).
+        """Returns one text (by its index, which may be negative), or consecutive ones (by a slice).
 
         Raises: IndexError for an index outside the B texts; ValueError for a slice with a step;
             TypeError for anything else.
@@ -73,18 +74,18 @@ class TokenizedTexts:
         )
 
     def without(self, numbers: Collection[int]) -> TokenizedTexts:
-        """The same B texts, these without tokens and not `proved`."""
-        is_left_out = np.isin(np.arange(len(self)), [*numbers])
+        """Copies the B texts; those with these numbers get no tokens and are not `proved`."""
+        is_emptied = np.isin(np.arange(len(self)), [*numbers])
         sizes = np.diff(self.cu_seqlens)
-        is_kept = np.repeat(~is_left_out, sizes)
-        ends = np.cumsum(np.append(0, np.where(is_left_out, 0, sizes)))
+        is_kept = np.repeat(~is_emptied, sizes)
+        boundaries = np.cumsum(np.append(0, np.where(is_emptied, 0, sizes)))
         return TokenizedTexts(
-            self.ids[is_kept], self.spans[is_kept], ends, self.proved & ~is_left_out
+            self.ids[is_kept], self.spans[is_kept], boundaries, self.proved & ~is_emptied
         )
 
     @staticmethod
     def concatenate(parts: Iterable[TokenizedTexts]) -> TokenizedTexts:
-        """Copies of the texts of all parts, concatenated."""
+        """Copies the texts of all parts into one object, in order."""
         parts = list(parts)
         counts = [np.diff(part.cu_seqlens) for part in parts]
         return TokenizedTexts(
@@ -96,42 +97,45 @@ class TokenizedTexts:
 
 
 class IdTexts:
-    """Texts and spans of B documents, given as (n,) ids and (B + 1,) boundaries."""
+    """Computes texts and spans of B documents from their (n,) ids and (B + 1,) boundaries."""
 
     def __init__(self, vocabulary: Vocabulary, table: PieceTable, name: str) -> None:
-        """`name` of the tokenizer, for messages."""
+        """Args: name: the name of the tokenizer, for error messages."""
         self._vocabulary, self._table, self._name = vocabulary, table, name
 
     def decode(
         self, ids: Int32, boundaries: Int64, *, continues: bool
     ) -> tuple[list[str], TokenizedTexts]:
-        """Texts and spans.
+        """Decodes documents to texts and spans.
 
         Args:
-            continues: as `TokenSpans.decode`.
+            continues: whether the ids continue others (see `TokenSpans.decode`).
         Raises: TokenizerError for ids that do not determine their text or are not whole documents.
         """
-        found, tokens = self._decoded(self._table, ids, boundaries, continues=continues)
-        return [self._text(text, index) for index, text in enumerate(found)], tokens
+        contents, tokens = self._decode(self._table, ids, boundaries, continues=continues)
+        return [self._text(content, index) for index, content in enumerate(contents)], tokens
 
     def with_dummy_prefixes(
         self, ids: Int32, boundaries: Int64
     ) -> tuple[list[bytes], TokenizedTexts, NDArray[np.bool_]]:
-        """As `decode`, for texts that may be cut inside a character: their bytes with all spaces of
-        the ids, and (n,) which tokens begin with one that may be a dummy prefix."""
-        found, tokens = self._decoded(self._literal_table, ids, boundaries, continues=True)
-        return found, tokens, self._begins_with_a_prefix(tokens)
+        """Decodes texts that may be cut inside a character.
+
+        Returns: the bytes of each text with all spaces of its ids; ids and spans; and (n,) whether
+            a token begins with a space that may be a dummy prefix.
+        """
+        contents, tokens = self._decode(self._literal_table, ids, boundaries, continues=True)
+        return contents, tokens, self._begins_with_a_prefix(tokens)
 
     @cached_property
     def _literal_table(self) -> PieceTable:
-        """The bytes of the ids, without dummy prefixes."""
+        """The bytes of the ids, of which no space counts as a dummy prefix."""
         if self._vocabulary.dummy_prefix == "none":
             return self._table
         return PieceTable(self._vocabulary.pieces, self._vocabulary.roles.tolist(), "none")
 
     def _begins_with_a_prefix(self, tokens: TokenizedTexts) -> NDArray[np.bool_]:
-        """(n,) whether a token begins with a space, where a tokenizer puts a dummy prefix: at the
-        start of a text, and unless it is only there, after an added token."""
+        """Tells which of n tokens begin with a space in a place where the tokenizer puts a dummy
+        prefix: at the start of a text and, unless it is put only there, after an added token."""
         kind = self._vocabulary.dummy_prefix
         if kind == "none" or not len(tokens.ids):
             return np.zeros(len(tokens.ids), np.bool_)
@@ -140,47 +144,50 @@ class IdTexts:
         if kind == "metaspace_first":
             starts_segment[:] = False
         for first, stop in pairwise(tokens.cu_seqlens.tolist()):
-            with_text = np.flatnonzero(roles[first:stop] != 2)[:1]
+            with_text = np.flatnonzero(roles[first:stop] != 2)[:1]  # special tokens have none
             starts_segment[first + with_text] = True
         begins: NDArray[np.bool_] = self._vocabulary.begins_with_space[tokens.ids]
         begins &= starts_segment & (roles == 0)
         return begins
 
-    def _decoded(
+    def _decode(
         self, table: PieceTable, ids: Int32, boundaries: Int64, *, continues: bool
     ) -> tuple[list[bytes], TokenizedTexts]:
+        """Decodes documents to bytes and spans; rejects ids that do not determine their text."""
         try:
-            found, spans = table.decode(ids, boundaries, continues)
+            contents, spans = table.decode(ids, boundaries, continues)
         except SpanError as error:
             raise TokenizerError(f"{self._name}: {error}") from error
         self._refuse_ambiguous(ids, boundaries)
-        return found, TokenizedTexts(ids, spans, boundaries, np.ones(len(found), bool))
+        return contents, TokenizedTexts(ids, spans, boundaries, np.ones(len(contents), bool))
 
     def _refuse_ambiguous(self, ids: Int32, boundaries: Int64) -> None:
-        """Rejects ids that do not determine their text."""
+        """Raises TokenizerError, naming document and token, for an id that does not determine its
+        text. Some added tokens lose text only in the middle of a document."""
         ambiguous = self._vocabulary.ambiguous
         if not ambiguous:
             return
         special = self._vocabulary.special
-        for place in np.flatnonzero(np.isin(ids, [*ambiguous])).tolist():
-            index = int(np.searchsorted(boundaries, place, side="right")) - 1
+        for position in np.flatnonzero(np.isin(ids, [*ambiguous])).tolist():
+            index = int(np.searchsorted(boundaries, position, side="right")) - 1
             document = ids[boundaries[index] : boundaries[index + 1]]
-            row = place - int(boundaries[index])
-            token = ambiguous[int(ids[place])]
+            row = position - int(boundaries[index])
+            ambiguity = ambiguous[int(ids[position])]
             before, after = (special[part].all() for part in (document[:row], document[row:]))
-            if not ((before and token.is_fine_before) or (after and token.is_fine_after)):
-                piece = (self._vocabulary.pieces[ids[place]] or b"").decode(errors="replace")
+            if not ((before and ambiguity.is_fine_before) or (after and ambiguity.is_fine_after)):
+                piece = (self._vocabulary.pieces[ids[position]] or b"").decode(errors="replace")
                 raise TokenizerError(
-                    f"{self._name}: token {row} of document {index}, {piece!r} (id {ids[place]}), "
-                    f"{token.why}, so the ids do not determine the text; keep the texts, and pass "
-                    "them (`texts`)"
+                    f"{self._name}: token {row} of document {index}, {piece!r} "
+                    f"(id {ids[position]}), {ambiguity.reason}, so the ids do not determine the "
+                    "text; keep the texts, and pass them (`texts`)"
                 )
 
-    def _text(self, text: bytes, index: int) -> str:
+    def _text(self, content: bytes, index: int) -> str:
+        """Returns a document's bytes as text. Raises: TokenizerError if a character is cut."""
         try:
-            return text.decode()
+            return content.decode()
         except UnicodeDecodeError as error:
             raise TokenizerError(
                 f"{self._name}: the ids of document {index} are cut inside a character "
-                f"(byte {error.start} of {len(text)}); only whole documents have a text"
+                f"(byte {error.start} of {len(content)}); only whole documents have a text"
             ) from error

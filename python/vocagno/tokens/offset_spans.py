@@ -1,4 +1,5 @@
-"""Spans of texts for which ids are not enough: the tokenizer's own offsets, closed and checked.
+"""Computes spans of texts whose ids do not give their bytes: from the tokenizer's own offsets,
+closed and checked.
 
 `tokenizers` adds a character that gives no token to the previous token. Where there is none, at the
 start of a text or of a word, it moves the offsets of the next tokens. So every token is compared
@@ -16,11 +17,17 @@ from numpy.typing import NDArray
 
 from vocagno._vocagno import PieceTable, SpanError, chars_to_bytes
 from vocagno.alignment.arrays import Int32, Int64
-from vocagno.tokens.tokenizer_checks import TokenPlaces, around, collapsed, remedy, text_between
+from vocagno.tokens.tokenizer_checks import (
+    TokenPlaces,
+    around,
+    describe_collapse,
+    remedy,
+    text_between,
+)
 from vocagno.tokens.tokenizer_files import flat_ids, tokenized
 from vocagno.tokens.vocabulary import Vocabulary
 
-_MOST_RUNS = 64
+_MAX_RUNS = 64
 """Maximum number of runs of characters without tokens that are removed from a text one by one."""
 _INVALID = (
     "its offsets are invalid or out of order; use a current release of tokenizers, or another "
@@ -29,7 +36,7 @@ _INVALID = (
 
 
 class OffsetSpans:
-    """Spans from a tokenizer's offsets."""
+    """Computes the spans of texts from the offsets of one tokenizer."""
 
     def __init__(
         self,
@@ -47,25 +54,30 @@ class OffsetSpans:
         self._leaves_no_token: dict[str, bool] = {}
 
     def encode(self, texts: list[str]) -> tuple[Int32, Int64, dict[int, str]]:
-        """Byte spans of the tokens of texts, their boundaries, and why tokens of texts cannot be
-        placed: offsets without width, out of order, or of other text."""
+        """Computes the byte spans of the tokens of texts.
+
+        Returns: the spans; their boundaries; and, by the number of the text, why its tokens cannot
+            be placed: offsets without width, out of order, or of other text.
+        """
         encodings = tokenized(self._tokenizer, texts, self._name, with_offsets=True)
         ids, boundaries = flat_ids(encodings)
         offsets = _offsets(encodings, len(ids))
         if self._vocabulary.drops_bytes:
             self._correct_by_bytes(ids, offsets, boundaries, texts)
-        held = [slice(a, b) for a, b in pairwise(boundaries.tolist())]
+        text_rows = [slice(a, b) for a, b in pairwise(boundaries.tolist())]
         refused: dict[int, str] = {}
-        for index, (text, own) in enumerate(zip(texts, held, strict=True)):
-            if what := collapsed(ids[own], offsets[own], self._vocabulary, text):
-                refused[index] = f"{what}. {remedy()}"
-        own_spans, spans = self._closed_each(ids, offsets, boundaries, texts, refused)
-        for index in self._places.disagreeing(ids, own_spans, boundaries, texts):
-            own = held[index]
+        for index, (text, rows) in enumerate(zip(texts, text_rows, strict=True)):
+            if fault := describe_collapse(ids[rows], offsets[rows], self._vocabulary, text):
+                refused[index] = f"{fault}. {remedy()}"
+        raw_spans, spans = self._close_each(ids, offsets, boundaries, texts, refused)
+        # Closing may hide a wrong offset, so the spans are compared before it.
+        for index in self._places.disagreeing(ids, raw_spans, boundaries, texts):
+            rows = text_rows[index]
             if index not in refused:
-                given = texts[index], ids[own], own_spans[own], spans[own]
-                spans[own], why = self._anchored(*given)
-                refused |= {index: why} if why else {}
+                spans[rows], reason = self._correct(
+                    texts[index], ids[rows], raw_spans[rows], spans[rows]
+                )
+                refused |= {index: reason} if reason else {}
         return spans, boundaries, refused
 
     def _correct_by_bytes(
@@ -99,7 +111,7 @@ class OffsetSpans:
         tokenizer.normalizer, tokenizer.pre_tokenizer = self._tokenizer.normalizer, level
         return tokenizer
 
-    def _closed_each(
+    def _close_each(
         self,
         ids: Int32,
         offsets: Int32,
@@ -107,26 +119,29 @@ class OffsetSpans:
         texts: list[str],
         refused: dict[int, str],
     ) -> tuple[Int32, Int32]:
-        """As `_closed`, of all texts; adds those whose offsets are invalid to `refused`."""
+        """Closes the spans of all texts like `_close`; a text whose offsets are invalid is added to
+        `refused` instead of an error."""
         try:
-            return self._closed(ids, offsets, boundaries, texts)
+            return self._close(ids, offsets, boundaries, texts)
         except SpanError:
-            own_spans, spans = np.zeros((2, len(ids), 2), np.int32)
+            raw_spans, spans = np.zeros((2, len(ids), 2), np.int32)
         for index, text in enumerate(texts):
-            own = slice(*boundaries[index : index + 2].tolist())
+            rows = slice(*boundaries[index : index + 2].tolist())
             ends = boundaries[index : index + 2] - boundaries[index]
             try:
-                own_spans[own], spans[own] = self._closed(ids[own], offsets[own], ends, [text])
+                raw_spans[rows], spans[rows] = self._close(ids[rows], offsets[rows], ends, [text])
             except SpanError as error:
                 refused.setdefault(index, f"{error}: {_INVALID}")
-        return own_spans, spans
+        return raw_spans, spans
 
-    def _closed(
+    def _close(
         self, ids: Int32, offsets: Int32, boundaries: Int64, texts: list[str]
     ) -> tuple[Int32, Int32]:
-        """The byte spans of character offsets, as they are and closed. Each token that has some of
-        the marks of a reordered run gets all of them: the offsets give a mark the place of another
-        one."""
+        """Converts character offsets to byte spans; returns these as they are and closed.
+
+        Each token that has some of the marks of a reordered run gets all of them, because the
+        offsets give a mark the position of another one. Raises: SpanError for invalid offsets.
+        """
         for text, (first, stop) in zip(texts, pairwise(boundaries.tolist()), strict=True):
             starts, ends = offsets[first:stop].T
             for letter, start, end in self._reordered_marks(text):
@@ -136,19 +151,22 @@ class OffsetSpans:
         return in_bytes, self._table.close(in_bytes, ids, boundaries, texts)
 
     def _reordered_marks(self, text: str) -> Iterator[tuple[int, int, int]]:
-        """The characters, `[start, end)`, of runs of combining marks that the normaliser puts in
-        another order, with the letter before them if it has a mark itself; before them the place of
-        that letter if it was composed with one of them, else `start`. NFC reorders for a
-        composition, too: `a`, cedilla, acute becomes `á`, cedilla."""
+        """Finds runs of combining marks that the normaliser puts in another order.
+
+        Yields `(letter, start, end)` in characters: the run is `[start, end)`, with the letter
+        before it if that has a mark itself; `letter` is the position of that letter if it was
+        composed with a mark, else `start`. NFC reorders for a composition, too: `a`, cedilla, acute
+        becomes `á`, cedilla.
+        """
         normalizer = self._tokenizer.normalizer
         if normalizer is None or text.isascii():
             return
-        places = [
-            place for place, letter in enumerate(text) if letter > "\u02ff" and combining(letter)
-        ]
-        for _, run in groupby(enumerate(places), lambda numbered: numbered[1] - numbered[0]):
-            held = [place for _, place in run]
-            start, end = held[0], held[-1] + 1
+        # No character before U+0300 is a combining mark.
+        marks = [i for i, letter in enumerate(text) if letter > "\u02ff" and combining(letter)]
+        # In a run of consecutive positions, position minus number is constant.
+        for _, group in groupby(enumerate(marks), lambda numbered: numbered[1] - numbered[0]):
+            run = [position for _, position in group]
+            start, end = run[0], run[-1] + 1
             piece = text[max(0, start - 1) : end]
             normalized = normalizer.normalize_str(piece)
             before, after = _marks(piece), _marks(normalized)
@@ -156,9 +174,9 @@ class OffsetSpans:
                 is_composed = sum(map(bool, map(combining, normalized))) < len(after)
                 yield start - is_composed, start - (len(before) > end - start), end
 
-    def _anchored(self, text: str, ids: Int32, own_spans: Int32, spans: Int32) -> tuple[Int32, str]:
-        """Closed spans of a text in which tokens disagree with the text at their own spans, and why
-        there are none, or "".
+    def _correct(self, text: str, ids: Int32, raw_spans: Int32, spans: Int32) -> tuple[Int32, str]:
+        """Corrects the spans of a text in which tokens disagree with the text at their raw spans.
+        Returns: closed spans; and why they are wrong, "" if they are right.
 
         If the text without the characters that give no token has the same ids, its offsets are used
         after moving them by the removed characters. Then tokens are moved to their characters where
@@ -166,66 +184,68 @@ class OffsetSpans:
         """
         boundaries = np.array([0, len(ids)], np.int64)
         disagreeing = self._places.disagreeing_in(text, ids, spans)
-        moved = self._without_what_leaves_no_token(text, ids) if disagreeing else None
-        if moved is not None:
+        offsets = self._offsets_of_shorter_text(text, ids) if disagreeing else None
+        if offsets is not None:
             try:
-                mended = self._closed(ids, moved, boundaries, [text])
+                corrected = self._close(ids, offsets, boundaries, [text])
             except SpanError as error:
                 return spans, f"{error}: {_INVALID}"
-            left = self._places.disagreeing_in(text, ids, mended[1])
-            if len(left) < len(disagreeing):
-                (own_spans, spans), disagreeing = mended, left
-        certain = self._at_certain_places(text, ids, own_spans)
+            still_disagreeing = self._places.disagreeing_in(text, ids, corrected[1])
+            if len(still_disagreeing) < len(disagreeing):
+                (raw_spans, spans), disagreeing = corrected, still_disagreeing
+        certain = self._at_certain_places(text, ids, raw_spans)
         if certain is not None:
             return certain, ""
-        found = self._places.compiled.misplaced(ids, spans, text, disagreeing)
-        return spans, self._misplaced(text, ids, spans, *found) if found else ""
+        misplaced = self._places.compiled.misplaced(ids, spans, text, disagreeing)
+        return spans, self._describe_misplaced(text, ids, spans, *misplaced) if misplaced else ""
 
-    def _at_certain_places(self, text: str, ids: Int32, own_spans: Int32) -> Int32 | None:
-        """Closed spans in which all tokens agree with the text, after moving those that do not.
-        None if there are none, or others are possible.
+    def _at_certain_places(self, text: str, ids: Int32, raw_spans: Int32) -> Int32 | None:
+        """Moves the tokens that disagree with the text to where they agree, and closes the spans.
+        None if no such place exists, or more than one does.
 
         A normaliser that contracts characters (`...` to `…`) needs this: the offset of the result
         is that of one character, and the others would go to the token before it.
         """
-        disagreeing = self._places.disagreeing_in(text, ids, own_spans)
-        moves = self._places.compiled.moves(ids, own_spans, text, disagreeing)
+        disagreeing = self._places.disagreeing_in(text, ids, raw_spans)
+        moves = self._places.compiled.moves(ids, raw_spans, text, disagreeing)
         if moves is None:
             return None
-        moved = own_spans.copy()
+        moved = raw_spans.copy()
         least, most = np.zeros_like(moved), np.full_like(moved, len(text.encode()))
         for row, span in moves:
             moved[row] = least[row] = most[row] = span
-        # The others stay between them.
+        # Tokens that are not moved stay between those that are.
         least = np.maximum.accumulate(least)
         most = np.minimum.accumulate(most[::-1])[::-1]
         between = np.ascontiguousarray(np.clip(moved, least, most))
         try:
             closed = self._table.close(between, ids, np.array([0, len(ids)], np.int64), [text])
         except SpanError:
-            return None  # others are out of order
+            return None  # tokens that were not moved are out of order
         return None if self._places.disagreeing_in(text, ids, closed) else closed
 
-    def _without_what_leaves_no_token(self, text: str, ids: Int32) -> Int32 | None:
-        """Offsets from the same ids of a shorter text; None if no shorter text gives them."""
+    def _offsets_of_shorter_text(self, text: str, ids: Int32) -> Int32 | None:
+        """Computes offsets from the text without characters that give no token. None if the shorter
+        text has other ids."""
         is_kept = np.array([not self._has_no_token(character) for character in text], np.bool_)
         if is_kept.all():
             return None
-        found = self._offsets_of_kept(text, is_kept, ids)
-        if found is not None:
-            return found
-        chosen = np.ones_like(is_kept)
+        shorter_offsets = self._offsets_of_kept(text, is_kept, ids)
+        if shorter_offsets is not None:
+            return shorter_offsets
+        # Removing all of them changes the ids: remove each run that does not change them.
+        kept = np.ones_like(is_kept)
         ends = np.flatnonzero(np.diff(is_kept, prepend=True, append=True))
-        for first, stop in ends.reshape(-1, 2)[:_MOST_RUNS].tolist():
-            tried = chosen.copy()
-            tried[first:stop] = False
-            offsets = self._offsets_of_kept(text, tried, ids)
+        for first, stop in ends.reshape(-1, 2)[:_MAX_RUNS].tolist():
+            candidate = kept.copy()
+            candidate[first:stop] = False
+            offsets = self._offsets_of_kept(text, candidate, ids)
             if offsets is not None:
-                found, chosen = offsets, tried
-        return found
+                shorter_offsets, kept = offsets, candidate
+        return shorter_offsets
 
     def _offsets_of_kept(self, text: str, is_kept: NDArray[np.bool_], ids: Int32) -> Int32 | None:
-        """Offsets in the whole text, computed from the kept characters; None if the ids differ."""
+        """Computes offsets in the whole text from its kept characters; None if the ids differ."""
         kept = np.flatnonzero(is_kept)
         (encoding,) = self._tokenizer.encode_batch(
             ["".join(text[place] for place in kept.tolist())], add_special_tokens=False
@@ -238,25 +258,26 @@ class OffsetSpans:
         return np.stack([starts, np.maximum(starts, ends)], 1).astype(np.int32)
 
     def _has_no_token(self, character: str) -> bool:
-        """Whether a character gives no token, ignoring white space."""
-        known = self._leaves_no_token.get(character)
-        if known is None:
+        """Tells whether a character that is not white space gives no token. Remembers it."""
+        has_none = self._leaves_no_token.get(character)
+        if has_none is None:
             normalizer = self._tokenizer.normalizer
-            known = normalizer is not None and normalizer.normalize_str(character) == ""
-            if not known and not character.isspace():
-                alone, blank = (
+            has_none = normalizer is not None and normalizer.normalize_str(character) == ""
+            if not has_none and not character.isspace():
+                character_ids, blank_ids = (
                     encoding.ids
                     for encoding in self._tokenizer.encode_batch(
                         [character, " "], add_special_tokens=False
                     )
                 )
-                known = alone in ([], blank)
-            self._leaves_no_token[character] = known
-        return known
+                has_none = character_ids in ([], blank_ids)
+            self._leaves_no_token[character] = has_none
+        return has_none
 
-    def _misplaced(
+    def _describe_misplaced(
         self, text: str, ids: Int32, spans: Int32, first: int, stop: int, byte: int
     ) -> str:
+        """Describes the tokens `[first, stop)`, which are likely at `byte`, for an error."""
         pieces = b"".join(self._vocabulary.pieces[i] or b"" for i in ids[first:stop].tolist())
         piece, (start, end) = pieces.decode(errors="replace"), around(spans[first:stop])
         held = text_between(text.encode(), start, end)
@@ -267,7 +288,7 @@ class OffsetSpans:
         )
 
     def _reason(self, text: str) -> str:
-        """Why offsets of a text are wrong, and the remedy."""
+        """Returns why the offsets of a text are wrong, and the remedy."""
         if lost := next((c for c in text if self._has_no_token(c)), None):
             return f"{lost!r} gives no token, which moves offsets: remove such characters from it"
         normalizer = self._tokenizer.normalizer
@@ -278,11 +299,12 @@ class OffsetSpans:
 
 
 def _marks(text: str) -> list[str]:
-    """The combining marks of each character in turn, decomposed."""
+    """Lists the combining marks of each character, decomposed, in order."""
     letters = chain.from_iterable(normalize("NFKD", character) for character in text)
     return [letter for letter in letters if combining(letter)]
 
 
 def _offsets(encodings: Sequence[Any], count: int) -> Int32:
+    """Concatenates the character offsets of encodings to (count, 2)."""
     pairs = chain.from_iterable(encoding.offsets for encoding in encodings)
     return np.fromiter(chain.from_iterable(pairs), np.int32, count=2 * count).reshape(-1, 2)

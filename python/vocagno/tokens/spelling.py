@@ -1,4 +1,5 @@
-"""How the tokens of a new vocabulary are spelled with those of an old one.
+"""Spells the tokens of a new vocabulary with tokens of an old one, for a model that changes its
+tokenizer.
 
 V: ids of the new vocabulary, P: old tokens of all spellings, one after the other.
 """
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.tokens.tokenizer_files import TokenizerError, tokenized, unreadable
 
-_AT_ONCE = 16_384
-"""Pieces that a tokenizer gets at once; an encoding takes about 1 kB."""
+_BATCH_SIZE = 16_384
+"""The number of texts that a tokenizer gets in one call; an encoding takes about 1 kB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,10 +27,10 @@ class Spellings:
     weights: NDArray[np.float32]
     """(P,) the share of each old token in the bytes of the new one."""
     cu_pieces: NDArray[np.int64]
-    """(V + 1,) where each new token's spelling begins and ends in `old_ids`. An empty one: the
+    """(V + 1,) boundaries of the new tokens' spellings in `old_ids`. A spelling is empty if the
     token has no text of its own, cannot be spelled, or is never written (`spell`)."""
     unspelled: int
-    """Number of new tokens with a text that the old vocabulary cannot spell."""
+    """Number of new tokens whose text the old vocabulary cannot spell."""
     never_written: int
     """Number of new tokens whose text the new tokenizer writes with another token, unless the old
     vocabulary has such a token, too."""
@@ -43,10 +44,10 @@ class Spellings:
 def spell(new: TokenSpans, old: TokenSpans) -> Spellings:
     """Spells every token of a new vocabulary with tokens of an old one.
 
-    A token that both vocabularies have is spelled by itself. Another is cut by the old tokenizer,
-    as the middle of a text: without a space before it, and special tokens read as text. Bytes that
-    are no UTF-8 (a cut character), and those that the tokenizer changes, are cut into the longest
-    old tokens from left to right.
+    A token that both vocabularies have is spelled by itself. The old tokenizer cuts any other token
+    as if it were in the middle of a text: without a space before it, and with special tokens read
+    as text. Bytes that are not UTF-8 (a cut character), and bytes that the tokenizer changes, are
+    cut into the longest old tokens from left to right.
 
     Of several new tokens with the same text only the one is spelled that the new tokenizer writes.
     Vocabularies with byte fallback have `A` twice, as a character and as a byte. A second row with
@@ -58,10 +59,10 @@ def spell(new: TokenSpans, old: TokenSpans) -> Spellings:
     id_of_piece = _written_ids(old, old_pieces)
     old_names = old.vocabulary()
     new_names = {index: name for name, index in new.vocabulary().items()}
-    double_ids: dict[bytes, set[int]] = {}
+    duplicate_ids: dict[bytes, set[int]] = {}
     for index, piece in enumerate(old_pieces):
         if piece and id_of_piece[piece] != index:
-            double_ids.setdefault(piece, set()).add(index)
+            duplicate_ids.setdefault(piece, set()).add(index)
     longest = max(map(len, id_of_piece), default=0)
     texts = [text_of(piece or b"") for piece in new_pieces]
     ids_of_texts = ids_in_context(texts, old.continuing_tokenizer(), old.name)
@@ -72,7 +73,7 @@ def spell(new: TokenSpans, old: TokenSpans) -> Spellings:
             spelling = []
         elif written[piece] != index:
             same_name = old_names.get(new_names[index], -1)
-            spelling = [same_name] if same_name in double_ids.get(piece, ()) else []
+            spelling = [same_name] if same_name in duplicate_ids.get(piece, ()) else []
             never_written += not spelling
         elif piece in id_of_piece:
             spelling = [id_of_piece[piece]]
@@ -86,20 +87,23 @@ def spell(new: TokenSpans, old: TokenSpans) -> Spellings:
     sizes = np.fromiter(map(len, spellings), np.int64, len(spellings))
     flat_ids = (index for spelling in spellings for index in spelling)
     old_ids = np.fromiter(flat_ids, np.int64, int(sizes.sum()))
-    num_bytes = np.array([len(piece or b"") for piece in old_pieces], np.float64)[old_ids]
-    whole = np.array([len(piece or b"") for piece in new_pieces], np.float64)
+    old_bytes = np.array([len(piece or b"") for piece in old_pieces], np.float64)[old_ids]
+    new_bytes = np.array([len(piece or b"") for piece in new_pieces], np.float64)
     return Spellings(
         old_ids=old_ids,
-        weights=(num_bytes / np.repeat(whole, sizes)).astype(np.float32),
+        weights=(old_bytes / np.repeat(new_bytes, sizes)).astype(np.float32),
         cu_pieces=np.concatenate([[0], np.cumsum(sizes)]),
         unspelled=unspelled,
         never_written=never_written,
     )
 
 
-def _written_ids(side: TokenSpans, pieces: list[bytes | None]) -> dict[bytes, int]:
-    """The id that a tokenizer writes for each text of its vocabulary, where several ids have it;
-    the least one if it writes none of them by itself."""
+def _written_ids(spans: TokenSpans, pieces: list[bytes | None]) -> dict[bytes, int]:
+    """Finds the id that a tokenizer writes for each text of its vocabulary.
+
+    Where several ids have the text, it is the one that the tokenizer gives for that text, or the
+    least one if it gives none of them as a single token.
+    """
     ids_of_piece: dict[bytes, list[int]] = {}
     for index, piece in enumerate(pieces):
         if piece:
@@ -107,7 +111,7 @@ def _written_ids(side: TokenSpans, pieces: list[bytes | None]) -> dict[bytes, in
     written = {piece: ids[0] for piece, ids in ids_of_piece.items()}
     repeated = [piece for piece, ids in ids_of_piece.items() if len(ids) > 1]
     texts = [text_of(piece) for piece in repeated]
-    ids_of_texts = ids_in_context(texts, side.continuing_tokenizer(), side.name)
+    ids_of_texts = ids_in_context(texts, spans.continuing_tokenizer(), spans.name)
     for piece, ids in zip(repeated, ids_of_texts, strict=True):
         if len(ids) == 1 and ids[0] in ids_of_piece[piece]:
             written[piece] = ids[0]
@@ -115,7 +119,7 @@ def _written_ids(side: TokenSpans, pieces: list[bytes | None]) -> dict[bytes, in
 
 
 def _longest_first(piece: bytes, id_of_piece: dict[bytes, int], longest: int) -> list[int]:
-    """The longest tokens from left to right; empty if they do not reach the end."""
+    """Cuts bytes into the longest tokens from left to right; empty if some bytes fit none."""
     ids, start = [], 0
     while start < len(piece):
         stops = range(min(len(piece), start + longest), start, -1)
@@ -128,21 +132,21 @@ def _longest_first(piece: bytes, id_of_piece: dict[bytes, int], longest: int) ->
 
 
 def ids_in_context(texts: list[str], tokenizer: Any, name: str) -> Iterator[list[int]]:
-    """The ids of each text by a `TokenSpans.continuing_tokenizer`; none for a text that it cannot
-    read."""
-    for begin in range(0, len(texts), _AT_ONCE):
-        part = texts[begin : begin + _AT_ONCE]
+    """Yields the ids of each text by a `TokenSpans.continuing_tokenizer`, which takes it for the
+    middle of a text. A text that it cannot read gets no ids."""
+    for start in range(0, len(texts), _BATCH_SIZE):
+        batch = texts[start : start + _BATCH_SIZE]
         try:
-            encodings = tokenized(tokenizer, part, name, with_offsets=False)
+            encodings = tokenized(tokenizer, batch, name, with_offsets=False)
         except TokenizerError:  # it has no token for some character, and no unknown token
-            for number, _ in unreadable(tokenizer, part):
-                part[number] = ""
-            encodings = tokenized(tokenizer, part, name, with_offsets=False)
+            for number, _ in unreadable(tokenizer, batch):
+                batch[number] = ""
+            encodings = tokenized(tokenizer, batch, name, with_offsets=False)
         yield from (encoding.ids for encoding in encodings)
 
 
 def text_of(piece: bytes) -> str:
-    """The text of a token's bytes; empty for a part of a character."""
+    """Decodes the bytes of a token; empty for a part of a character."""
     try:
         return piece.decode()
     except UnicodeDecodeError:

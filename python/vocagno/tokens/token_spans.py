@@ -25,7 +25,7 @@ from vocagno.tokens.tokenizer_files import (
     Texts,
     TokenizerError,
     TokenizerSource,
-    checked_texts,
+    as_texts,
     flat_ids,
     ids_of_pieces,
     load_definition,
@@ -83,11 +83,11 @@ class TokenSpans:
         check_tokenizer(tokenizer, vocabulary, places, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (self._definition, self.name, self._tokenizer.encode_special_tokens)
+        return _rebuild, (self._definition, self.name, self._tokenizer.encode_special_tokens)
 
     @cached_property
     def _path(self) -> str:
-        """The source of the spans of plain text: ids or offsets."""
+        """The source of the spans of plain text: "ids" or "offsets"."""
         return "ids" if self.encode(PLAIN_PROBES).proved.all() else "offsets"
 
     def __repr__(self) -> str:
@@ -96,7 +96,7 @@ class TokenSpans:
 
     @classmethod
     def from_pretrained(cls, name: str, *, gguf_file: str | None = None) -> "TokenSpans":
-        """The tokenizer at a path, else the one that transformers finds by name (a folder, a hub).
+        """Loads the tokenizer at a path, else the one that transformers finds (folder, hub).
 
         Raises: TokenizerError that lists what was tried.
         """
@@ -137,7 +137,7 @@ class TokenSpans:
         )
 
     def _some_text(self) -> tuple[str, list[int]]:
-        """A text that gives only ordinary tokens, and its ids."""
+        """Finds a text that gives only ordinary tokens; returns it and its ids."""
         added = self._tokenizer.get_added_tokens_decoder()
         special = {index for index, token in added.items() if token.special}
         for text in chain(_SOME_TEXT, self._tokenizer.get_vocab(with_added_tokens=False)):
@@ -150,12 +150,12 @@ class TokenSpans:
         )
 
     def token_id(self, token: str) -> int | None:
-        """The id of a token string, None if there is none."""
+        """Returns the id of a token string, None if there is none."""
         index: int | None = self._tokenizer.token_to_id(token)
         return index
 
     def token(self, index: int) -> str | None:
-        """The string of an id, None if the id is not in use.
+        """Returns the string of an id, None if the id is not in use.
 
         Raises: InputError for a negative id or one of more than 32 bits.
         """
@@ -170,17 +170,19 @@ class TokenSpans:
         )
 
     def pieces(self) -> list[bytes | None]:
-        """The bytes of each id (a space for `▁` or `Ġ`), None if unknown."""
+        """Lists the bytes of each id (a space for `▁` or `Ġ`), None if unknown."""
         return list(self._vocabulary.pieces)
 
     def text_pieces(self) -> list[bytes | None]:
-        """`pieces` of ids that stand for just their bytes; None for special and unknown tokens."""
-        known, is_special = self._vocabulary, self._vocabulary.special
-        others = {known.unknown, *known.ambiguous, *np.flatnonzero(is_special).tolist()}
-        return [None if i in others else piece for i, piece in enumerate(known.pieces)]
+        """Lists `pieces` with None for ids that do not stand for just their bytes: special tokens,
+        the unknown token, and ids that do not determine their text."""
+        vocabulary = self._vocabulary
+        special = np.flatnonzero(vocabulary.special).tolist()
+        without_text = {vocabulary.unknown, *vocabulary.ambiguous, *special}
+        return [None if i in without_text else p for i, p in enumerate(vocabulary.pieces)]
 
     def line_ends(self) -> NDArray[np.bool_]:
-        """(V,): whether each id contains a line break, and so ends a line of text."""
+        """Returns (V,) True for ids that contain a line break, and so end a line of text."""
         return self._line_ends.copy()  # `guided_batch` asks for each batch
 
     @cached_property
@@ -188,19 +190,20 @@ class TokenSpans:
         return np.array([piece is not None and b"\n" in piece for piece in self._vocabulary.pieces])
 
     def vocabulary(self) -> dict[str, int]:
-        """Ids by their strings, including added tokens."""
+        """Returns the ids by their strings, including added tokens."""
         return dict(self._tokenizer.get_vocab(with_added_tokens=True))
 
     def tokenizer_copy(self) -> Any:
-        """A copy of the underlying `tokenizers.Tokenizer`."""
-        return _loaded(self._definition, self.name, self._tokenizer.encode_special_tokens)
+        """Copies the underlying `tokenizers.Tokenizer`."""
+        return _load_tokenizer(self._definition, self.name, self._tokenizer.encode_special_tokens)
 
     def continuing_tokenizer(self) -> Any:
-        """A copy of the underlying `tokenizers.Tokenizer` for a text that continues another: it
-        puts no space before it, and reads special tokens as text."""
-        tokenizer = _loaded(self._definition, self.name, encode_special_tokens=True)
+        """Makes a copy of the underlying `tokenizers.Tokenizer` for a text that continues another:
+        it puts no space before the text, and reads special tokens as text."""
+        tokenizer = _load_tokenizer(self._definition, self.name, encode_special_tokens=True)
         spec = without_vocabulary(self._definition)
         parts = {name: continuing(spec.get(name)) for name in ("normalizer", "pre_tokenizer")}
+        # tokenizers makes components only from whole definitions, so they get an empty model.
         empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}, **parts}
         changed = load_definition(json.dumps(empty), self.name)
         tokenizer.normalizer, tokenizer.pre_tokenizer = changed.normalizer, changed.pre_tokenizer
@@ -208,9 +211,10 @@ class TokenSpans:
 
     @cached_property
     def loses(self) -> str | None:
-        """What the ids lose of a text; None if they keep all of the normalised text."""
+        """A description of what the ids lose of a text; None if they keep the normalised text."""
         if self._vocabulary.drops:
             return self._vocabulary.drops
+        # Doubled spaces show tokenizers that keep only single ones.
         probes = [*PLAIN_PROBES, *(probe.replace(" ", "  ") for probe in PLAIN_PROBES)]
         proved = self.encode(probes).proved.tolist()
         lost = [probe for probe, is_proved in zip(probes, proved, strict=True) if not is_proved]
@@ -253,24 +257,24 @@ class TokenSpans:
             the tokenizer cannot read.
         """
         tokens, refused = self.try_encode(texts, num_threads=num_threads)
-        for number, why in refused.items():
-            begins = checked_texts(texts)[number][:40]
+        for number, reason in refused.items():
+            beginning = as_texts(texts)[number][:40]
             raise TokenizerError(
-                f"{self.name}: texts[{number}], which begins with {begins!r}: {why}"
+                f"{self.name}: texts[{number}], which begins with {beginning!r}: {reason}"
             )
         return tokens
 
     def try_encode(
         self, texts: Texts, *, num_threads: int | None = None
     ) -> tuple[TokenizedTexts, dict[int, str]]:
-        """As `encode`, without an error for texts whose tokens cannot be placed: a corpus should
-        not stop for one document.
+        """Tokenizes B texts like `encode`, but raises no error for texts whose tokens cannot be
+        placed: a corpus should not stop for one document.
 
-        Returns: the tokens of all B texts, none of those that cannot be placed; and why, by the
-            number of the text.
-        Raises: TypeError and TextError as `encode`.
+        Returns: the tokens of all B texts, where a text that cannot be placed has no tokens; and
+            the reason, by the number of that text.
+        Raises: TypeError and TextError like `encode`.
         """
-        texts, refused = checked_texts(texts), dict[int, str]()
+        texts, refused = as_texts(texts), dict[int, str]()
         try:
             encodings = tokenized(self._tokenizer, texts, self.name, with_offsets=False)
         except TokenizerError:
@@ -282,21 +286,21 @@ class TokenSpans:
         result = TokenizedTexts(ids, spans, boundaries, proved)
         unproved = np.flatnonzero(~proved).tolist()
         if unproved:
-            found, ends, failed = self._offsets.encode([texts[index] for index in unproved])
+            closed_spans, ends, misplaced = self._offsets.encode([texts[i] for i in unproved])
             for index, start, stop in zip(unproved, ends[:-1], ends[1:], strict=True):
-                spans[result.text(index)] = found[start:stop]
-            refused |= {unproved[place]: why for place, why in failed.items()}
+                spans[result.text(index)] = closed_spans[start:stop]
+            refused |= {unproved[number]: reason for number, reason in misplaced.items()}
         return result.without(refused) if refused else result, dict(sorted(refused.items()))
 
     @property
     def has_dummy_prefix(self) -> bool:
-        """Whether it puts a space before a text, which is not in the text (Llama 2, TinyLlama)."""
+        """True if it puts a space before a text that has none (Llama 2, TinyLlama)."""
         return self._vocabulary.dummy_prefix != "none"
 
     def decode(
         self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None, *, continues: bool = False
     ) -> list[str]:
-        """The texts of B whole documents stored as ids, without special tokens.
+        """Decodes B whole documents stored as ids to their texts, without special tokens.
 
         Args:
             ids: (n,) integers, concatenated documents, with or without special tokens around them.
@@ -315,31 +319,34 @@ class TokenSpans:
     def texts_and_tokens(
         self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None, *, continues: bool = False
     ) -> tuple[list[str], TokenizedTexts]:
-        """`decode` and `from_ids` in one pass. Args, Raises: as `decode`."""
+        """Does the work of `decode` and `from_ids` in one pass. Args, Raises: see `decode`."""
         documents = self._documents_with_text(ids, cu_seqlens)
         return self._id_texts.decode(*documents, continues=continues)
 
     def bytes_with_dummy_prefixes(
         self, ids: ArrayLike, cu_seqlens: ArrayLike | None = None
     ) -> tuple[list[bytes], TokenizedTexts, NDArray[np.bool_]]:
-        """The bytes of texts that may be cut inside a character, with the spaces of dummy prefixes;
-        their spans; and (n,) which tokens begin with a space that may be one. Args, Raises: as
-        `decode`."""
+        """Decodes texts that may be cut inside a character. Args, Raises: see `decode`.
+
+        Returns: their bytes, with the spaces of dummy prefixes; their ids and spans; and (n,) True
+            for tokens that begin with a space that may be a dummy prefix.
+        """
         return self._id_texts.with_dummy_prefixes(*self._documents_with_text(ids, cu_seqlens))
 
     def _documents_with_text(
         self, ids: ArrayLike, cu_seqlens: ArrayLike | None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Converts the arguments of `decode`; refuses a tokenizer that loses text."""
         documents = as_documents(ids, cu_seqlens)
         if lost := self.loses:
             raise TokenizerError(
                 f"{self.name}: its ids do not determine the text ({lost}); keep the texts, and "
-                "encode"
+                "encode them"
             )
         return documents
 
     def is_special(self, ids: ArrayLike) -> NDArray[np.bool_]:
-        """(n,) which of the ids are of special tokens, such as BOS and EOS.
+        """Returns (n,) True for the ids of special tokens, such as BOS and EOS.
 
         Raises: InputError for an id beyond the vocabulary.
         """
@@ -357,7 +364,7 @@ class TokenSpans:
         texts: Texts | None = None,
         num_threads: int | None = None,
     ) -> TokenizedTexts:
-        """Spans of B whole documents stored as ids; nothing is tokenized.
+        """Computes the spans of B whole documents stored as ids; nothing is tokenized.
 
         Args:
             ids, cu_seqlens: as for `decode`. A special token that is not written in the text gets
@@ -365,12 +372,12 @@ class TokenSpans:
             texts: the B documents; default: the decoded ids.
         Returns: spans in the bytes of the texts. `proved` is False, and the spans are empty, for
             documents whose ids are not those of the given text (never without `texts`).
-        Raises: as `decode`, without `texts`; ValueError for another number of texts.
+        Raises: the errors of `decode`, without `texts`; ValueError for another number of texts.
         """
         ids, boundaries = as_documents(ids, cu_seqlens)
         if texts is None:
             return self.texts_and_tokens(ids, boundaries)[1]
-        texts = checked_texts(texts)
+        texts = as_texts(texts)
         if len(texts) != len(boundaries) - 1:
             raise ValueError(f"texts: expected {len(boundaries) - 1} documents, got {len(texts)}")
         spans, proved = self._table.spans(ids, boundaries, texts, num_threads)
@@ -380,21 +387,22 @@ class TokenSpans:
 def as_documents(
     ids: ArrayLike, cu_seqlens: ArrayLike | None
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Ids and their boundaries as arrays; without boundaries they are one document."""
+    """Converts ids and their boundaries to arrays; without boundaries they are one document."""
     ids = as_ids(ids)
     boundaries = as_cu_seqlens(cu_seqlens, "cu_seqlens")
     return ids, np.array([0, len(ids)], np.int64) if boundaries is None else boundaries
 
 
-def _loaded(definition: str, name: str, encode_special_tokens: bool) -> Any:
-    """The tokenizer of a definition, which does not say how special tokens in a text are read."""
+def _load_tokenizer(definition: str, name: str, encode_special_tokens: bool) -> Any:
+    """Loads a tokenizer from its definition, which does not say how special tokens are read."""
     tokenizer = load_definition(definition, name)
     tokenizer.encode_special_tokens = encode_special_tokens
     return tokenizer
 
 
-def _rebuilt(definition: str, name: str, encode_special_tokens: bool) -> TokenSpans:
-    tokenizer = _loaded(definition, name, encode_special_tokens)
+def _rebuild(definition: str, name: str, encode_special_tokens: bool) -> TokenSpans:
+    """Makes a `TokenSpans` from its pickled state."""
+    tokenizer = _load_tokenizer(definition, name, encode_special_tokens)
     spans = TokenSpans.__new__(TokenSpans)
     spans._set_up(tokenizer, definition, name, ids_of_pieces(tokenizer, name))
     return spans

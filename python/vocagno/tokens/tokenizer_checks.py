@@ -32,33 +32,33 @@ class TokenPlaces:
     def disagreeing(
         self, ids: Int32, spans: Int32, boundaries: Int64, texts: list[str]
     ) -> dict[int, list[Rows]]:
-        """Tokens that do not match the text at their byte spans, by text."""
-        found: dict[int, list[Rows]] = {}
-        at, data = -1, b""
+        """Finds the tokens that do not match the text at their byte spans, by number of text."""
+        rows_by_text: dict[int, list[Rows]] = {}
+        encoded_index, data = -1, b""
         for index, first, stop in self.compiled.disagreeing(ids, spans, boundaries, texts):
-            if index != at:  # once per text: it may be long, with many tokens to check
-                at, data = index, texts[index].encode()
+            if index != encoded_index:  # once per text: it may be long, with many tokens to check
+                encoded_index, data = index, texts[index].encode()
             if self._normalizer is not None:
-                held = text_between(data, *around(spans[first:stop]))
-                if self.compiled.agrees(ids[first:stop], self._normalizer.normalize_str(held)):
+                covered = text_between(data, *around(spans[first:stop]))
+                if self.compiled.agrees(ids[first:stop], self._normalizer.normalize_str(covered)):
                     continue
             base = int(boundaries[index])
-            found.setdefault(index, []).append([first - base, stop - base])
-        return found
+            rows_by_text.setdefault(index, []).append([first - base, stop - base])
+        return rows_by_text
 
     def disagreeing_in(self, text: str, ids: Int32, spans: Int32) -> list[Rows]:
-        """As `disagreeing`, of one text."""
+        """Finds the tokens of one text that do not match it at their byte spans."""
         boundaries = np.array([0, len(ids)], np.int64)
         return self.disagreeing(ids, spans, boundaries, [text]).get(0, [])
 
 
 def around(spans: Int32) -> tuple[int, int]:
-    """The bytes from the first of some spans to the last."""
+    """Returns the range of bytes from the first of some spans to the last."""
     return int(spans[:, 0].min()), int(spans[:, 1].max())
 
 
 def text_between(data: bytes, start: int, end: int) -> str:
-    """The text at a span of bytes, without characters that the span cuts."""
+    """Returns the text at a span of bytes, without characters that the span cuts."""
     return data[start:end].decode(errors="ignore")
 
 
@@ -109,20 +109,20 @@ def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, places: TokenPlaces,
                 "dropout off (tokenizer.model.dropout = None)"
             )
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
-        given = np.array(ids, np.int32), offsets, vocabulary, probe
-        what = _disorder(encoding.offsets, probe) or collapsed(*given)
-        if not what and probe in PLAIN_PROBES:
+        arguments = np.array(ids, np.int32), offsets, vocabulary, probe
+        fault = _disorder(encoding.offsets, probe) or describe_collapse(*arguments)
+        if not fault and probe in PLAIN_PROBES:
             normalizer = tokenizer.normalizer
             normalized = normalizer.normalize_str(probe) if normalizer else probe
-            what = _lost_text(ids, vocabulary, (probe, normalized), name, with_spaces=with_spaces)
-            what = what or _wrong_places(*given, places)
-        if what:
-            raise TokenizerError(f"{name}: on {probe[:60]!r} {what}. {remedy()}")
+            fault = _lost_text(ids, vocabulary, (probe, normalized), name, with_spaces=with_spaces)
+            fault = fault or _wrong_places(*arguments, places)
+        if fault:
+            raise TokenizerError(f"{name}: on {probe[:60]!r} {fault}. {remedy()}")
 
 
-def collapsed(ids: Int32, offsets: Int32, vocabulary: Vocabulary, text: str) -> str:
-    """What is wrong with a text in which most tokens with visible text have empty offsets, and no
-    offset covers some letters or digits; "" for other texts.
+def describe_collapse(ids: Int32, offsets: Int32, vocabulary: Vocabulary, text: str) -> str:
+    """Describes a text in which most tokens with visible text have empty offsets, and some letters
+    or digits are covered by no offset; "" for other texts.
 
     Offsets may be empty for white space (trimmed, or a dummy prefix) and for tokens that a
     normaliser inserted.
@@ -135,7 +135,7 @@ def collapsed(ids: Int32, offsets: Int32, vocabulary: Vocabulary, text: str) -> 
     np.add.at(is_covered, offsets[:, 0], 1)
     np.add.at(is_covered, offsets[:, 1], -1)
     covered = np.cumsum(is_covered)[:-1] > 0
-    if all(held or not c.isalnum() for c, held in zip(text, covered.tolist(), strict=True)):
+    if all(is_in or not c.isalnum() for c, is_in in zip(text, covered.tolist(), strict=True)):
         return ""
     row = int(np.argmax(empty))
     piece, at = vocabulary.pieces[ids[row]], int(offsets[row, 0])
@@ -146,7 +146,7 @@ def collapsed(ids: Int32, offsets: Int32, vocabulary: Vocabulary, text: str) -> 
 
 
 def _disorder(offsets: list[tuple[int, int]], text: str) -> str:
-    """Which offset is outside the text or out of order; "" if none is."""
+    """Describes an offset that is outside the text or out of order; "" if none is."""
     last = (0, 0)
     for row, (start, end) in enumerate(offsets):
         if not 0 <= start <= end <= len(text):
@@ -161,13 +161,13 @@ def _disorder(offsets: list[tuple[int, int]], text: str) -> str:
 def _lost_text(
     ids: list[int], vocabulary: Vocabulary, texts: tuple[str, str], name: str, *, with_spaces: bool
 ) -> str:
-    """Whether the tokens lose a part of the text, original or normalised; "" if they do not.
+    """Describes the tokens if they lose a part of the text, original or normalised; "" if not.
     Raises: TokenizerError for lost spaces, which have a remedy of their own."""
     pieces = [vocabulary.pieces[index] for index in ids]
-    known = [piece for piece in pieces if piece is not None]
-    if len(known) < len(pieces) or vocabulary.unknown in ids:
+    known_pieces = [piece for piece in pieces if piece is not None]
+    if len(known_pieces) < len(pieces) or vocabulary.unknown in ids:
         return ""  # nothing to compare with
-    text, joined = texts[0], b"".join(known).decode(errors="replace")
+    text, joined = texts[0], b"".join(known_pieces).decode(errors="replace")
     letters = _letters(joined)
     if not any(_is_within(_letters(form), letters) for form in texts):
         return f"the tokens are {joined!r}"
@@ -183,14 +183,14 @@ def _lost_text(
 def _wrong_places(
     ids: Int32, offsets: Int32, vocabulary: Vocabulary, text: str, places: TokenPlaces
 ) -> str:
-    """Which token of an ASCII text is not at its offset; "" if all are.
+    """Describes a token of an ASCII text that is not at its offset; "" if there is none.
 
     A normaliser may insert tokens whose offset is next to the text that they mark (case as marks).
     Such tokens are not found elsewhere in the text.
     """
-    found = places.disagreeing_in(text, ids, offsets)
-    if wrong := places.compiled.misplaced(ids, offsets, text, found):
-        row, stop, _ = wrong
+    disagreeing = places.disagreeing_in(text, ids, offsets)
+    if misplaced := places.compiled.misplaced(ids, offsets, text, disagreeing):
+        row, stop, _ = misplaced
         start, end = around(offsets[row:stop])
         piece = vocabulary.pieces[ids[row]]
         return f"the offset of token {row}, {piece!r}, points at {text[start:end]!r}"
@@ -199,25 +199,25 @@ def _wrong_places(
 
 
 def _letters(text: str) -> str:
-    """Only the letters and digits, without case, marks or compatibility forms."""
+    """Keeps only the letters and digits, without case, marks or compatibility forms."""
     plain = unicodedata.normalize("NFKD", text).casefold()
     return "".join(character for character in plain if character.isalnum())
 
 
 def _is_within(part: str, whole: str) -> bool:
-    """Whether the characters of `part` are, in order, among those of `whole`."""
-    rest = iter(whole)
-    return all(character in rest for character in part)
+    """Tells whether the characters of `part` are, in order, among those of `whole`."""
+    remaining = iter(whole)  # `in` consumes it up to the character
+    return all(character in remaining for character in part)
 
 
 def _keeps_spaces(vocabulary: Vocabulary) -> bool:
-    """Whether pieces begin with spaces; those of WordPiece do not."""
+    """Tells whether pieces begin with spaces; those of WordPiece do not."""
     pieces = [piece for piece in vocabulary.pieces if piece]
     return sum(piece.startswith(b" ") for piece in pieces) * 20 > len(pieces)
 
 
 def remedy() -> str:
-    """What to do about wrong offsets."""
+    """Returns the advice for wrong offsets, with the installed version of tokenizers."""
     import tokenizers
 
     return (

@@ -1,4 +1,5 @@
-"""Finds the `tokenizers.Tokenizer` in an object, a file or a folder; checks the texts it gets."""
+"""Finds the `tokenizers.Tokenizer` in an object, a file or a folder, checks the texts that it gets,
+and tokenizes them."""
 
 import gzip
 import json
@@ -23,8 +24,8 @@ _NOT_GGUF = "name the tokenizer.json of the model that was converted, or teacher
 _LARGEST = 2**29
 """Size limit of a tokenizer.json in bytes; those of models have up to 40 MB."""
 
-_IDS_TO_SPARE = 2**20
-"""Number of unused ids that a vocabulary may have in addition to as many as are in use."""
+_MAX_UNUSED_IDS = 2**20
+"""The number of unused ids that a vocabulary may have in addition to as many as are in use."""
 
 
 class TokenizerError(InputError):
@@ -53,21 +54,23 @@ TokenizerSource: TypeAlias = "str | PathLike[str] | FastTokenizer | HasFastToken
 
 
 def private_tokenizer(source: TokenizerSource) -> tuple[Any, str, str, dict[str, int]]:
-    """A private copy of a `tokenizers.Tokenizer`, its tokenizer.json, a name for messages, and the
-    ids of the model's pieces. The copy neither truncates nor pads.
+    """Copies a `tokenizers.Tokenizer`; the copy neither truncates nor pads.
+
+    Returns: the copy, its tokenizer.json, a name for messages, and the ids of the model's pieces.
     Raises: TokenizerError, with the remedy, for a source without offsets, and for ids far beyond
         the number of tokens."""
     if isinstance(source, str | PathLike):
         name = str(source)
-        tokenizer = load_definition(_read(Path(source)), name)
+        tokenizer = load_definition(_read_definition(Path(source)), name)
         ids = ids_of_pieces(tokenizer, name)
         text = None
     else:
-        theirs, name = _find_tokenizer(source)
-        ids = ids_of_pieces(theirs, name)
-        text = definition(theirs, name)
+        original, name = _find_tokenizer(source)
+        ids = ids_of_pieces(original, name)
+        text = definition(original, name)
         tokenizer = load_definition(text, name)
-        tokenizer.encode_special_tokens = theirs.encode_special_tokens  # not in tokenizer.json
+        # tokenizer.json does not contain this option.
+        tokenizer.encode_special_tokens = original.encode_special_tokens
     if text is None or tokenizer.truncation is not None or tokenizer.padding is not None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -76,12 +79,13 @@ def private_tokenizer(source: TokenizerSource) -> tuple[Any, str, str, dict[str,
 
 
 def ids_of_pieces(tokenizer: Any, name: str) -> dict[str, int]:
-    """The ids of the model's pieces. Raises: TokenizerError for an id far beyond the others: the
-    largest id determines memory and time."""
+    """Returns the ids of the model's pieces.
+    Raises: TokenizerError for an id far beyond the number of tokens: the largest id determines
+        memory and time."""
     ids: dict[str, int] = tokenizer.get_vocab(with_added_tokens=False)
     added = tokenizer.get_added_tokens_decoder()
     count = len(ids) + len(added)
-    limit = 2 * count + _IDS_TO_SPARE
+    limit = 2 * count + _MAX_UNUSED_IDS
     largest = max(max(ids.values(), default=0), max(added, default=0))
     if largest >= limit:
         raise TokenizerError(
@@ -92,9 +96,8 @@ def ids_of_pieces(tokenizer: Any, name: str) -> dict[str, int]:
 
 
 def without_vocabulary(text: str) -> dict[str, Any]:
-    """The contents of a tokenizer.json as written by `tokenizers`. For BPE and WordPiece without
-    pieces and merges, which are nearly all of it.
-    """
+    """Parses a tokenizer.json that `tokenizers` wrote. For BPE and WordPiece, without the pieces
+    and merges, which are nearly all of it."""
     head, _, rest = text.partition(',"vocab":{')  # inside a string the quotes would be escaped
     model = head.rpartition('"model":{"type":"')[2]
     is_last = rest.endswith("}}") and model.startswith(("BPE", "WordPiece"))
@@ -102,6 +105,7 @@ def without_vocabulary(text: str) -> dict[str, Any]:
 
 
 def _find_tokenizer(source: Any) -> tuple[Any, str]:
+    """Finds the `tokenizers.Tokenizer` in an object; returns it and a name for messages."""
     kind = type(source).__name__
     name = str(getattr(source, "name_or_path", "") or kind)
     if kind == "MistralCommonBackend":
@@ -123,7 +127,7 @@ def _find_tokenizer(source: Any) -> tuple[Any, str]:
 
 
 def tokenizer_of_name(name: str, gguf_file: str | None = None) -> Any:
-    """A source for `private_tokenizer`: a path, else the tokenizer that transformers finds by name.
+    """Finds a source for `private_tokenizer`: a path, else what transformers loads by name.
     Raises: TokenizerError that lists what was tried."""
     path = Path(name).expanduser()
     is_file_name = name.startswith((".", "/", "~")) or name.endswith((".json", ".gz"))
@@ -154,7 +158,7 @@ def tokenizer_of_name(name: str, gguf_file: str | None = None) -> Any:
 
 
 def definition(tokenizer: Any, name: str) -> str:
-    """The tokenizer.json of a tokenizer."""
+    """Returns the tokenizer.json of a tokenizer."""
     try:
         return str(tokenizer.to_str())
     except Exception as error:  # tokenizers raises bare Exception
@@ -164,12 +168,12 @@ def definition(tokenizer: Any, name: str) -> str:
 
 
 def load_definition(text: str, name: str) -> Any:
-    """A tokenizer from the text of its tokenizer.json."""
+    """Makes a tokenizer from the text of its tokenizer.json."""
     try:
         from tokenizers import Encoding, Tokenizer
     except ModuleNotFoundError as error:
-        words = f"{error}: pip install '.[text]' in the checkout"
-        raise ModuleNotFoundError(words, name=error.name) from error
+        message = f"{error}: pip install '.[text]' in the checkout"
+        raise ModuleNotFoundError(message, name=error.name) from error
     if not hasattr(Encoding, "offsets"):
         raise TokenizerError(
             "this release of `tokenizers` has no offsets; install a version >=0.22.1,<1"
@@ -180,7 +184,8 @@ def load_definition(text: str, name: str) -> Any:
         raise TokenizerError(f"{name}: not a `tokenizers` definition: {error}") from error
 
 
-def _read(path: Path) -> str:
+def _read_definition(path: Path) -> str:
+    """Reads a tokenizer.json, packed or not, from a file or a folder."""
     if path.is_dir():
         folder, path = path, path / "tokenizer.json"
         if not path.is_file():
@@ -211,19 +216,20 @@ def _read(path: Path) -> str:
 
 
 def tokenized(tokenizer: Any, texts: list[str], name: str, *, with_offsets: bool) -> list[Any]:
-    """The encodings of texts, without special tokens around them.
+    """Tokenizes texts to encodings, without special tokens around them.
     Raises: TokenizerError for a text that the tokenizer cannot read, naming it."""
     encode = tokenizer.encode_batch if with_offsets else tokenizer.encode_batch_fast
     try:
-        found: list[Any] = encode(texts, add_special_tokens=False)
+        encodings: list[Any] = encode(texts, add_special_tokens=False)
     except Exception as error:  # `tokenizers` raises no narrower one
-        number, why = next(unreadable(tokenizer, texts), (0, str(error)))
-        raise TokenizerError(f"{name}: texts[{number}] ({texts[number][:40]!r}): {why}") from error
-    return found
+        number, reason = next(unreadable(tokenizer, texts), (0, str(error)))
+        beginning = texts[number][:40]
+        raise TokenizerError(f"{name}: texts[{number}] ({beginning!r}): {reason}") from error
+    return encodings
 
 
 def unreadable(tokenizer: Any, texts: list[str]) -> Iterator[tuple[int, str]]:
-    """The numbers of the texts that a tokenizer cannot read, and why."""
+    """Yields the number of each text that a tokenizer cannot read, and the reason."""
     for number, text in enumerate(texts):
         try:
             tokenizer.encode_batch_fast([text], add_special_tokens=False)
@@ -236,7 +242,7 @@ def unreadable(tokenizer: Any, texts: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def flat_ids(encodings: Sequence[Any]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The concatenated ids of encodings, and their boundaries."""
+    """Concatenates the ids of encodings; returns them and their boundaries."""
     boundaries = np.zeros(len(encodings) + 1, np.int64)
     np.cumsum([len(encoding) for encoding in encodings], out=boundaries[1:])
     ids = np.empty(int(boundaries[-1]), np.int32)
@@ -255,12 +261,12 @@ Texts: TypeAlias = Sequence[str] | Iterable[Any]
 """B texts: a list of strings, or an array of them (NumPy, pandas, pyarrow)."""
 
 
-def checked_texts(texts: Texts) -> list[str]:
-    """The texts as a list. Raises: TypeError for a single string and for a value that is not a
-    string, naming it; TextError for a lone surrogate, naming the text."""
+def as_texts(texts: Texts) -> list[str]:
+    """Converts texts to a list of strings. Raises: TypeError for a single string and for a value
+    that is not a string, naming it; TextError for a lone surrogate, naming the text."""
     if isinstance(texts, str) or type(texts).__name__.endswith("StringScalar"):
         raise TypeError("texts: expected a list of strings, got one string")
-    # Otherwise pyarrow arrays give their own scalars.
+    # Iterating over a pyarrow array would give its own scalars.
     values = texts.to_pylist() if hasattr(texts, "to_pylist") else list(texts)
     checked: list[str] = []
     for index, value in enumerate(values):

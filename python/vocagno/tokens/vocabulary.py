@@ -1,6 +1,7 @@
 """Reads the UTF-8 bytes of each id of a tokenizer from its `tokenizer.json`, and describes it.
 
-The bytes are a hypothesis: `PieceTable.spans` verifies it for every text, or reports a mismatch.
+The bytes are a hypothesis: `PieceTable.spans` compares them with every text, and where they differ
+the spans come from the tokenizer's offsets.
 """
 
 import re
@@ -40,39 +41,39 @@ class Vocabulary:
     """The space that is added before a segment: "none"; "prepend" (always); "metaspace" (unless the
     segment starts with one); "metaspace_first" (the same, only at the start of the text)."""
     ambiguous: dict[int, "Ambiguity"]
-    """Ids that do not determine their text."""
+    """The ids that do not determine their text, with the reason."""
     drops: str | None
-    """Describes the characters that give no token; None if all give one. Control characters except
-    the line break do not count."""
+    """A description of the characters that give no token; None if all give one. Control characters
+    except the line break do not count."""
     drops_bytes: bool
-    """Whether bytes of text give no token if no piece contains them."""
+    """True if bytes of text give no token unless a piece contains them."""
 
     @cached_property
     def special(self) -> NDArray[np.bool_]:
-        """Whether an id is that of a special token."""
+        """(V,) True for the ids of special tokens."""
         is_special: NDArray[np.bool_] = self.roles == 2
         return is_special
 
     @cached_property
     def begins_with_space(self) -> NDArray[np.bool_]:
-        """Whether an id's bytes begin with a space."""
+        """(V,) True for ids whose bytes begin with a space."""
         return np.array([piece is not None and piece[:1] == b" " for piece in self.pieces], bool)
 
     @cached_property
     def visible(self) -> NDArray[np.bool_]:
-        """Whether an id's bytes are more than white space; False if they are unknown."""
+        """(V,) True for ids whose bytes are known and are not only white space."""
         return np.array([bool(piece and piece.strip()) for piece in self.pieces], np.bool_)
 
 
 @dataclass(frozen=True)
 class Ambiguity:
-    """Why an id does not determine its text."""
+    """The reason why an id does not determine its text, and the places where it still does."""
 
-    why: str
+    reason: str
     is_fine_before: bool = False
-    """Whether it loses nothing if only special tokens come before it."""
+    """True if it loses nothing where only special tokens come before it."""
     is_fine_after: bool = False
-    """Whether it loses nothing if it and all tokens after it are special."""
+    """True if it loses nothing where it and all tokens after it are special."""
 
 
 def read_vocabulary(
@@ -86,13 +87,13 @@ def read_vocabulary(
         normalize: the function of its normaliser, if it has one.
     """
     model = spec["model"]
-    parts = list(_components(spec))
-    surface = _surface_reader(model, parts)
+    components = list(_components(spec))
+    to_bytes = _bytes_reader(model, components)
     added = {token["id"]: token for token in spec.get("added_tokens", ())}
     size = 1 + max((*ids.values(), *added), default=-1)
     pieces: list[bytes | None] = [None] * size
     for piece, index in ids.items():
-        pieces[index] = surface(piece)
+        pieces[index] = to_bytes(piece)
     roles = np.zeros(size, np.int8)
     for index, token in added.items():
         pieces[index] = token["content"].encode()
@@ -100,21 +101,32 @@ def read_vocabulary(
         if _has_space_of_prefix(token, normalize):
             pieces[index], roles[index] = b" " + token["content"].encode(), 0
     unknown = model["unk_id"] if "unk_id" in model else ids.get(model.get("unk_token"))
-    lacks = _missing_bytes(ids, model, parts)
+    missing = _missing_bytes(ids, model, components)
     ambiguous = {
-        index: why for index, token in added.items() if (why := _ambiguity(token, normalize))
+        index: ambiguity
+        for index, token in added.items()
+        if (ambiguity := _ambiguity(token, normalize))
     }
-    if unknown is not None and lacks:
+    if unknown is not None and missing:
         ambiguous[unknown] = Ambiguity("stands for any text outside the vocabulary")
-    drops = None if unknown is not None else _dropped(lacks, model, parts)
-    drops_bytes = unknown is None and bool(lacks) and _is_byte_level(parts)
-    return Vocabulary(pieces, roles, unknown, _dummy_prefix(parts), ambiguous, drops, drops_bytes)
+    return Vocabulary(
+        pieces=pieces,
+        roles=roles,
+        unknown=unknown,
+        dummy_prefix=_dummy_prefix(components),
+        ambiguous=ambiguous,
+        drops=None if unknown is not None else _describe_dropped(missing, components),
+        drops_bytes=unknown is None and bool(missing) and _is_byte_level(components),
+    )
 
 
 def _has_space_of_prefix(token: dict[str, Any], normalize: Callable[[str], str] | None) -> bool:
-    """Whether an added token is searched for with a space before it, in text that is normalised as
-    a whole: the space of Llama's dummy prefix (transformers adds tokens so unless told otherwise).
-    It then neither ends a segment nor is found without one."""
+    """Tells whether an added token includes the space of a dummy prefix.
+
+    The tokenizer then searches for it, with a space before it, in text that is normalised as a
+    whole, so it does not end a segment. transformers adds tokens to Llama's tokenizers in this way
+    unless they are declared otherwise.
+    """
     if normalize is None or not token.get("normalized"):
         return False
     if token["special"] or token.get("lstrip") or token.get("rstrip"):
@@ -123,30 +135,34 @@ def _has_space_of_prefix(token: dict[str, Any], normalize: Callable[[str], str] 
 
 
 def _ambiguity(token: dict[str, Any], normalize: Callable[[str], str] | None) -> Ambiguity | None:
-    """Why an added token may stand for other text than its own, and where it cannot; or None."""
+    """Returns why an added token may stand for other text than its own; None if it does not."""
     content, special = token["content"], token["special"]
     sides = [side for side in ("lstrip", "rstrip") if token.get(side)]
     if sides:
-        why = f"absorbs white space of the text ({' and '.join(sides)})"
-        return Ambiguity(why, special and sides == ["lstrip"], special and sides == ["rstrip"])
+        return Ambiguity(
+            f"absorbs white space of the text ({' and '.join(sides)})",
+            is_fine_before=special and sides == ["lstrip"],
+            is_fine_after=special and sides == ["rstrip"],
+        )
     if normalize is not None and token.get("normalized"):
-        found = normalize(content).replace("▁", " ").strip()
-        if found != content.replace("▁", " ").strip():
-            return Ambiguity(f"stands for any text that is normalised to {found!r}")
+        normalized = normalize(content).replace("▁", " ").strip()
+        if normalized != content.replace("▁", " ").strip():
+            return Ambiguity(f"stands for any text that is normalised to {normalized!r}")
     return None
 
 
-def _is_byte_level(parts: list[dict[str, Any]]) -> bool:
-    return any(part["type"] == "ByteLevel" for part in parts)
+def _is_byte_level(components: list[dict[str, Any]]) -> bool:
+    """Tells whether the pieces are written in GPT-2's alphabet of bytes."""
+    return any(component["type"] == "ByteLevel" for component in components)
 
 
 def _missing_bytes(
-    ids: dict[str, int], model: dict[str, Any], parts: list[dict[str, Any]]
+    ids: dict[str, int], model: dict[str, Any], components: list[dict[str, Any]]
 ) -> set[int]:
-    """UTF-8 bytes that have no token of their own; all of them if no token is a byte."""
-    if _is_byte_level(parts):
-        inside, at_end = model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")
-        forms = {f"{a}{{}}{b}" for a in ("", inside or "") for b in ("", at_end or "")}
+    """Finds the bytes of UTF-8 that have no token of their own; all if no token is a byte."""
+    if _is_byte_level(components):
+        prefix, suffix = model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")
+        forms = {f"{a}{{}}{b}" for a in ("", prefix or "") for b in ("", suffix or "")}
         return {
             byte
             for character, byte in _BYTE_OF.items()
@@ -157,9 +173,9 @@ def _missing_bytes(
     return set(_UTF8)
 
 
-def _dropped(missing: set[int], model: dict[str, Any], parts: list[dict[str, Any]]) -> str | None:
-    """The characters that give no token, if there is no unknown token."""
-    if not _is_byte_level(parts):
+def _describe_dropped(missing: set[int], components: list[dict[str, Any]]) -> str | None:
+    """Describes the characters that give no token in a tokenizer without an unknown token."""
+    if not _is_byte_level(components):
         return "characters outside its vocabulary give no token" if missing else None
     if lost := sorted(byte for byte in missing if 0x20 <= byte < 0x7F or byte == 0x0A):
         return f"{chr(lost[0])!r} gives no token"
@@ -170,93 +186,101 @@ def _dropped(missing: set[int], model: dict[str, Any], parts: list[dict[str, Any
 
 
 def _components(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Normalizers, pre-tokenizers and decoders in order, without nesting; each with its role."""
+    """Yields normalizers, pre-tokenizers and decoders in order, without nesting, each with its role
+    in the `tokenizer.json`."""
     pending = [(role, spec.get(role)) for role in ("decoder", "pre_tokenizer", "normalizer")]
     while pending:
-        role, part = pending.pop()
-        if not part:
+        role, component = pending.pop()
+        if not component:
             continue
-        inner = part.get("normalizers") or part.get("pretokenizers") or part.get("decoders") or ()
+        keys = ("normalizers", "pretokenizers", "decoders")
+        inner = next((component[key] for key in keys if component.get(key)), ())
         pending.extend((role, child) for child in reversed(inner))
-        if part["type"] != "Sequence":
-            yield {**part, "role": role}
+        if component["type"] != "Sequence":
+            yield {**component, "role": role}
 
 
-def _dummy_prefix(parts: list[dict[str, Any]]) -> DummyPrefix:
-    for part in parts:
-        if part["role"] == "normalizer" and part["type"] == "Prepend":
+def _dummy_prefix(components: list[dict[str, Any]]) -> DummyPrefix:
+    """Reads which space the tokenizer adds before a segment of text."""
+    for component in components:
+        if component["role"] == "normalizer" and component["type"] == "Prepend":
             return "prepend"
-        if part["role"] == "pre_tokenizer" and part["type"] == "Metaspace":
-            scheme = part.get("prepend_scheme")
+        if component["role"] == "pre_tokenizer" and component["type"] == "Metaspace":
+            scheme = component.get("prepend_scheme")
             if scheme is None:  # files from before tokenizers 0.14
-                scheme = "always" if part.get("add_prefix_space", True) else "never"
+                scheme = "always" if component.get("add_prefix_space", True) else "never"
             return _METASPACE[scheme]
-        if part["role"] == "pre_tokenizer" and part["type"] == "ByteLevel":
-            return "metaspace" if part.get("add_prefix_space", True) else "none"
+        if component["role"] == "pre_tokenizer" and component["type"] == "ByteLevel":
+            return "metaspace" if component.get("add_prefix_space", True) else "none"
     return "none"
 
 
-def continuing(part: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A normaliser or pre-tokenizer of a `tokenizer.json` for a text that continues another: as it
-    is, but without a space before the text, and with the spaces at its start."""
-    match part:
+def continuing(component: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Changes a normaliser or pre-tokenizer of a `tokenizer.json` for text that continues another:
+    it adds no space before the text, and keeps the spaces at its start."""
+    match component:
         case None | {"type": "Prepend"}:
             return None
         case {"type": "Metaspace"}:
-            return {**part, "prepend_scheme": "never"}
+            return {**component, "prepend_scheme": "never"}
         case {"type": "ByteLevel"}:
-            return {**part, "add_prefix_space": False}
+            return {**component, "add_prefix_space": False}
         case {"type": "Sequence"}:
-            key = "normalizers" if "normalizers" in part else "pretokenizers"
-            inner = [one for one in part[key] if one["type"] != "WhitespaceSplit"]
-            drops = any(one["type"] == "Metaspace" for one in inner)  # spaces that Metaspace marks
-            kept = map(continuing, inner if drops else part[key])
-            return {**part, key: [one for one in kept if one]}
-    return part
+            key = "normalizers" if "normalizers" in component else "pretokenizers"
+            children = component[key]
+            # WhitespaceSplit drops the spaces that Metaspace marks. Without Metaspace no piece has
+            # a space, so it stays.
+            if any(child["type"] == "Metaspace" for child in children):
+                children = [child for child in children if child["type"] != "WhitespaceSplit"]
+            return {**component, key: [child for child in map(continuing, children) if child]}
+    return component
 
 
-def _surface_reader(model: dict[str, Any], parts: list[dict[str, Any]]) -> Any:
-    """The function from a piece of the vocabulary to its bytes."""
-    inside = model.get("continuing_subword_prefix") or ""  # "##" of WordPiece
-    at_end = model.get("end_of_word_suffix") or ""
-    if _is_byte_level(parts):
-        return lambda piece: _from_byte_level(piece.removeprefix(inside).removesuffix(at_end))
-    marker = next((m for part in parts if (m := _space_marker(part))), None)
+def _bytes_reader(
+    model: dict[str, Any], components: list[dict[str, Any]]
+) -> Callable[[str], bytes | None]:
+    """Returns the function from a piece of the vocabulary to its bytes."""
+    prefix = model.get("continuing_subword_prefix") or ""  # "##" of WordPiece
+    suffix = model.get("end_of_word_suffix") or ""
+    if _is_byte_level(components):
+        return lambda piece: _from_byte_level(piece.removeprefix(prefix).removesuffix(suffix))
+    marker = next(filter(None, map(_space_marker, components)), None)
     byte_fallback = bool(model.get("byte_fallback"))
 
-    def surface(piece: str) -> bytes:
+    def to_bytes(piece: str) -> bytes:
         if byte_fallback and (byte := _BYTE_TOKEN.fullmatch(piece)):
             return bytes([int(byte[1], 16)])
-        piece = piece.removeprefix(inside).removesuffix(at_end)
+        piece = piece.removeprefix(prefix).removesuffix(suffix)
         return (piece.replace(marker, " ") if marker else piece).encode()
 
-    return surface
+    return to_bytes
 
 
-def _space_marker(part: dict[str, Any]) -> str | None:
-    """The character (`▁`) for a space in the pieces, if this component inserts it."""
-    if part["type"] == "Metaspace":
-        return str(part["replacement"])
-    if part["type"] == "Replace" and part["role"] == "normalizer":
-        return str(part["content"]) if part["pattern"] == {"String": " "} else None
+def _space_marker(component: dict[str, Any]) -> str | None:
+    """Returns the character (`▁`) for a space in the pieces, if this component inserts it."""
+    if component["type"] == "Metaspace":
+        return str(component["replacement"])
+    if component["type"] == "Replace" and component["role"] == "normalizer":
+        return str(component["content"]) if component["pattern"] == {"String": " "} else None
     return None
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 as itself, the other bytes starting at U+0100."""
+    """Makes GPT-2's alphabet: printable Latin-1 as itself, the other bytes from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
+    unprintable = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {
-        chr(0x100 + i): byte for i, byte in enumerate(others)
+        chr(0x100 + i): byte for i, byte in enumerate(unprintable)
     }
 
 
 _BYTE_OF = _byte_level_alphabet()
 _UTF8 = frozenset({*range(0xC0), *range(0xC2, 0xF5)})
-"""Bytes that occur in UTF-8."""
+"""The bytes that can occur in UTF-8."""
 
 
 def _from_byte_level(piece: str) -> bytes | None:
+    """Returns the bytes of a piece in GPT-2's alphabet; None if it has other characters."""
     try:
         return bytes([_BYTE_OF[character] for character in piece])
     except KeyError:  # a ByteLevel pre-tokenizer never produces a piece outside the alphabet
@@ -277,7 +301,7 @@ _DUMMIES = {
 
 @dataclass(frozen=True, slots=True)
 class TokenizerDescription:
-    """How spans are computed with one tokenizer; `str()` gives it as text."""
+    """A description of how spans are computed with one tokenizer; `str()` gives it as text."""
 
     name: str
     fingerprint: str
@@ -293,7 +317,7 @@ class TokenizerDescription:
     """none, prepend, metaspace or metaspace_first: the space that is added before a text."""
     byte_fallback: bool
     loses: str | None
-    """What the ids lose of a text; None if they keep all of the normalised text."""
+    """A description of the text that the ids lose; None if they keep all of the normalised text."""
     prefix: list[str]
     """Special tokens that the tokenizer adds before a text."""
     suffix: list[str]
@@ -303,13 +327,13 @@ class TokenizerDescription:
     """Number of added tokens, including special ones."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields for JSON."""
+        """Returns the fields for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
         specials = " ".join(self.special_tokens[:8]) or "none"
-        if more := len(self.special_tokens[8:]):
-            specials += f" and {more} more"
+        if num_hidden := len(self.special_tokens[8:]):
+            specials += f" and {num_hidden} more"
         rows = {
             "tokenizer": self.name,
             "model": self.model + (" with byte fallback" if self.byte_fallback else ""),
@@ -327,5 +351,6 @@ class TokenizerDescription:
 
 
 def component_types(spec: dict[str, Any], role: str) -> str | None:
-    """The types of the parts of a component: `Prepend, Replace`; None without any."""
-    return ", ".join(part["type"] for part in _components(spec) if part["role"] == role) or None
+    """Lists the types of the components with a role, as `Prepend, Replace`; None without any."""
+    types = (part["type"] for part in _components(spec) if part["role"] == role)
+    return ", ".join(types) or None

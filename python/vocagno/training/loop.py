@@ -30,7 +30,7 @@ from vocagno.models.loading import (
     transformers_tokenizer,
 )
 from vocagno.models.throughput import model_flops, peak_flops
-from vocagno.system.collectives import HostSum, agreed
+from vocagno.system.collectives import HostSum, broadcast
 from vocagno.system.progress import Progress
 from vocagno.system.signals import StopRequest
 from vocagno.teacher.live import LivePieces, LiveTeacher, RowTeacher, TextTeacher
@@ -181,7 +181,7 @@ class Training:
         train, main = self.train, self.accelerator.is_main_process
         if main:
             self.checkpoints.clean()
-        first_step = agreed(latest_step(self.checkpoints.folder))
+        first_step = broadcast(latest_step(self.checkpoints.folder))
         if first_step:
             self.checkpoints.load(first_step)
             if self.accelerator.distributed_type != DistributedType.DEEPSPEED:
@@ -190,8 +190,8 @@ class Training:
                 print(f"resuming from step {first_step:,}", file=sys.stderr)
         if main:
             self.log = MetricsLog(self.config.output / METRICS, first_step)
-        self.usual_loss = agreed(self.log.last_loss if self.log else None)
-        if agreed(self.log.evaluated_step if self.log else None) != first_step:
+        self.usual_loss = broadcast(self.log.last_loss if self.log else None)
+        if broadcast(self.log.evaluated_step if self.log else None) != first_step:
             # A stop after the step was saved leaves no time for its benchmarks.
             self._evaluate_if_due(first_step)
         micro_batches = self._micro_batches(self._batches(first_step))

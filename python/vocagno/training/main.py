@@ -25,7 +25,7 @@ from vocagno.config.options import Config
 from vocagno.errors import ConfigError, require
 from vocagno.guidance.methods import method_of
 from vocagno.models.loading import has_apple_gpu
-from vocagno.system.collectives import agreed
+from vocagno.system.collectives import broadcast
 from vocagno.system.hub import HubRepository, HubUnreachableError
 from vocagno.system.signals import DONE, UNFINISHED, exit_status, terminable
 from vocagno.training.configuration import add_command, as_config, keep_config, keep_inputs
@@ -134,8 +134,8 @@ def _train(config: Config, accelerator: accelerate.Accelerator) -> bool:
     main_process = accelerator.is_main_process
     keep_config(config, write=main_process)
     # The first process decides: the folder may show the others an older state, or none.
-    step = agreed(latest_step(config.output / "checkpoints"))
-    is_complete = agreed(final_folder(config.output).is_dir())
+    step = broadcast(latest_step(config.output / "checkpoints"))
+    is_complete = broadcast(final_folder(config.output).is_dir())
     if config.resume == "never" and (step or is_complete):
         raise ConfigError(
             f"resume: never, but {config.output} holds a run at step {step}; choose another "

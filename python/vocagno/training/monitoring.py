@@ -295,7 +295,7 @@ class Watch:
             for number, loss in zip(numbers, losses, strict=True)
         ]
         # Each process sends only its worst rows: the worst of all are among these.
-        return _worst([row for part in self.host_sum.gathered(_worst(rows)) for row in part])
+        return _worst([row for part in self.host_sum.gather(_worst(rows)) for row in part])
 
     def _row_facts(self, row: int) -> dict[str, Any]:
         """The number of a row in its corpus and its documents; the corpus, if there are several."""

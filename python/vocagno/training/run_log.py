@@ -12,7 +12,7 @@ from types import NoneType
 from typing import Any, TypedDict, get_args, get_type_hints
 
 from vocagno.errors import InputError
-from vocagno.system.records import Count, Finite, checked
+from vocagno.system.records import Count, Finite, check_type
 
 METRICS = "metrics.jsonl"
 _TOGETHER = {
@@ -230,7 +230,7 @@ def _entries(path: Path) -> Iterator[tuple[str, Entry]]:
                 if not line.endswith(b"\n"):  # the last one, truncated by a kill
                     return
                 raise _fault(where, f"not JSON ({error})") from error
-            values = checked(_LINE, values, partial(_fault, where))
+            values = check_type(_LINE, values, partial(_fault, where))
             if "step" not in values:
                 raise _fault(where, "has no `step`")
             present = {name for name, value in values.items() if value is not None}

@@ -155,7 +155,7 @@ class Evaluation:
             return list(self._answer_share(self._copy(whole), 0, 1))
         answers = list(self._answer_share(self.model, rank, world))
         # Patient: a process with long answers may need longer than a collective waits.
-        return list(chain.from_iterable(self.host_sum.gathered(answers, patient=True)))
+        return list(chain.from_iterable(self.host_sum.gather(answers, patient=True)))
 
     def _copy(self, weights: dict[str, Any]) -> Any:
         """A copy of the student, in evaluation mode, with the weights of a `GuidedStudent`."""
