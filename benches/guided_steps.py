@@ -22,7 +22,7 @@ from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig, OptimizerConfig
 from vocagno.data.corpus import read_batches, scan
-from vocagno.data.prepare import prepared_rows
+from vocagno.data.prepare import prepare_rows
 from vocagno.data.rows import Row, RowStore
 from vocagno.guidance import token_weights
 from vocagno.guidance.batch import GuidanceTensors, GuidedBatch
@@ -125,7 +125,7 @@ def materials(options: argparse.Namespace, folder: Path) -> tuple[RowStore, Scor
     corpus_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     corpus = scan(corpus_file)
     student = student_tokenizer(options.student, options.eos)
-    rows, _ = prepared_rows(corpus, student, options.seq_len, folder, show_progress=False)
+    rows, _ = prepare_rows(corpus, student, options.seq_len, folder, show_progress=False)
     spans = TokenSpans(options.teacher)
     reader = TextReader(spans, (), context=2048, min_context=512)
     teacher = Teacher(DrawnLosses(), reader, candidates=CANDIDATES)

@@ -21,7 +21,7 @@ from vocagno.config.guidance import PAPERS_RULE
 from vocagno.config.options import DataConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import read_batches, scan
-from vocagno.data.prepare import kept_texts, prepared_rows
+from vocagno.data.prepare import prepare_rows, prepare_texts
 from vocagno.data.rows import RowStore
 from vocagno.guidance.batches import Collator
 from vocagno.models.loading import local_device
@@ -45,12 +45,12 @@ def lines(options: argparse.Namespace) -> Iterator[dict]:
         corpus, device = scan(corpus_file), local_device()
         teacher = ConfiguredTeacher(config, folder, device)
         scores = teacher.scores(lambda: corpus, None, show_progress=True)
-        kept = kept_texts(corpus, folder, show_progress=False)
+        kept = prepare_texts(corpus, folder, show_progress=False)
         pieces = LivePieces(kept, teacher.reader)
         live = TextTeacher(load_scorer(config, teacher.spans, device), PAPERS_RULE, device)
         student = student_tokenizer(options.tokenizer, options.eos)
         for length in LENGTHS:
-            rows, _ = prepared_rows(corpus, student, length, folder, show_progress=False)
+            rows, _ = prepare_rows(corpus, student, length, folder, show_progress=False)
             data = DataConfig(train=str(corpus_file), seq_len=length)
             yield compared(rows, MatchedScores(scores, rows), pieces, live, data)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from research.study.measured import Confidence
 from research.study.wanted import checkpoint_weights
 from vocagno.config.options import Config
-from vocagno.data.prepare import prepared_rows, scanned
+from vocagno.data.prepare import prepare_rows, scan_with_progress
 from vocagno.data.rows import RowStore
 from vocagno.errors import InputError
 from vocagno.guidance.batches import Collator
@@ -44,8 +44,8 @@ def confidence_of_run(run: Path, wanted: int) -> Confidence:
     """
     config = kept_config(run)
     tokenizer = tokenizer_of_student(config.student)
-    corpus = scanned(config.data.one_held_out, config.data.cache, show_progress=False)
-    rows, _ = prepared_rows(
+    corpus = scan_with_progress(config.data.one_held_out, config.data.cache, show_progress=False)
+    rows, _ = prepare_rows(
         corpus, tokenizer, config.data.seq_len, config.data.cache, show_progress=False
     )
     model = causal_model(str(run / "final"), "run", dtype=torch.float32).eval()

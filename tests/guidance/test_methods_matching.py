@@ -282,7 +282,7 @@ def test_tensors_that_do_not_belong_together_are_refused(more, message):
     ("options", "message"),
     [
         ({"unit": "token"}, "guidance.unit: token: guidance.method: alm has groups"),
-        ({"distillation_weight": 1.5}, "a share, at most 1"),
+        ({"distillation_weight": 1.5}, "must be at most 1"),
         ({"top_fraction": 0.4}, "guidance.method: alm ranks nothing"),
         ({"max_threshold": 0.0}, "guidance.max_threshold: is for guidance.method vocagno"),
         ({"unmapped": "exclude"}, "omit guidance.scope and guidance.unmapped"),

@@ -21,7 +21,7 @@ from runs import environment
 from score_server import serving
 from vocagno.cli.app import main
 from vocagno.data.corpus import scan
-from vocagno.data.prepare import open_rows, prepared_rows
+from vocagno.data.prepare import open_rows, prepare_rows
 from vocagno.data.rows import RowStore
 from vocagno.data.store.format import REPORT
 from vocagno.data.store.shards import StoreError
@@ -113,7 +113,7 @@ def test_a_task_for_each_file_makes_the_rows_of_prepare(tmp_path, folder, pipeli
     """In its order: the shards of a corpus begin anew with each file, too."""
     found = pipeline("rows")
     corpus = scan(folder, shard_bytes=SHARD_BYTES)
-    expected, _ = prepared_rows(corpus, student, 8, tmp_path / "cache", show_progress=False)
+    expected, _ = prepare_rows(corpus, student, 8, tmp_path / "cache", show_progress=False)
     assert found.text_hashes == expected.text_hashes
     assert len(found.manifest.shards) == 6
     assert len(found) == len(expected) > 30

@@ -14,7 +14,7 @@ from noise_kept import noise_kept, noise_tokens
 from runs import metrics, train_here
 from study_text import NoisyText, read_noise, with_junk, with_swaps
 from vocagno.data.corpus import scan
-from vocagno.data.prepare import prepared_rows
+from vocagno.data.prepare import prepare_rows
 from vocagno.errors import InputError
 from vocagno.teacher.scores import ScoreStore
 from vocagno.tokens.student_tokenizer import student_tokenizer
@@ -83,7 +83,7 @@ def test_the_oracle_trains_on_all_but_noise(tmp_path, corpus, train, tokenizer_f
     write_oracle(corpus, tmp_path / "known")
     tokenizer = student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
     cache = tmp_path / "cache"
-    store, _ = prepared_rows(scan(corpus, cache), tokenizer, 32, cache, show_progress=False)
+    store, _ = prepare_rows(scan(corpus, cache), tokenizer, 32, cache, show_progress=False)
     rows = [store[number] for number in range(len(store))]
     documents = read_noise(corpus)
     noise = expected_noise(rows, documents)

@@ -12,7 +12,7 @@ from runs import final_weights
 from vocagno.config.options import DataConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import scan
-from vocagno.data.prepare import kept_texts, prepared_rows
+from vocagno.data.prepare import prepare_rows, prepare_texts
 from vocagno.guidance.batches import Collator
 from vocagno.teacher.live import LivePieces, TextTeacher
 from vocagno.teacher.scoring import ConfiguredTeacher
@@ -32,8 +32,8 @@ def prepared(tmp_path, tokenizer_files, documents=DOCUMENTS):
     """The store of the student's rows of these documents, and their texts."""
     corpus = scan(write_corpus(tmp_path / "rows.jsonl", documents))
     student = student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
-    store, _ = prepared_rows(corpus, student, SEQ_LEN, tmp_path, show_progress=False)
-    return store, kept_texts(corpus, tmp_path, show_progress=False)
+    store, _ = prepare_rows(corpus, student, SEQ_LEN, tmp_path, show_progress=False)
+    return store, prepare_texts(corpus, tmp_path, show_progress=False)
 
 
 def live_teacher(texts, model, guidance, *, limit=None, line_ends=None, **options):

@@ -19,7 +19,7 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import scan
-from vocagno.data.prepare import prepared_rows
+from vocagno.data.prepare import prepare_rows
 from vocagno.data.rows import RowsShard
 from vocagno.data.store.building import make_store
 from vocagno.guidance.batches import Collator
@@ -34,7 +34,7 @@ def test_a_document_that_the_teacher_could_not_read_costs_the_reading_of_its_sha
     FAMILIES["byte-level"]().save(str(tmp_path / "t.json"))
     student = student_tokenizer(str(tmp_path / "t.json"), "<|endoftext|>")
     corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS), shard_bytes=100)
-    rows, _ = prepared_rows(corpus, student, 16, tmp_path, show_progress=False)
+    rows, _ = prepare_rows(corpus, student, 16, tmp_path, show_progress=False)
     refused = corpus.shards[3].first_document
 
     def make(shard, path, advance):
@@ -75,7 +75,7 @@ def test_a_store_with_candidates_serves_the_other_rules_with_the_same_rows(
 ):
     student = student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
     corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS))
-    rows, _ = prepared_rows(corpus, student, 64, tmp_path, show_progress=False)
+    rows, _ = prepare_rows(corpus, student, 64, tmp_path, show_progress=False)
     chosen, data = [rows[number] for number in range(len(rows))], DataConfig(train="", seq_len=64)
     matched = []
     for count in (0, 4):

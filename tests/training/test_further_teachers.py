@@ -71,7 +71,7 @@ def test_the_mean_of_several_teachers(run, stores, tmp_path, capsys):
         ([("plain", 1.0)], {}, "have 0 candidates a token"),
         ([("second, read as the first", 1.0)], {}, "another tokenizer"),
         ([("second, unsure", 1.0)], {"distill_where": "surer"}, "surer compares the entropy"),
-        ([("second", 0.0)], {}, "teacher.also.share: not above 0: 0.0"),
+        ([("second", 0.0)], {}, "teacher.also.share: must be above 0, got 0.0"),
         ([("second", 1.0)], {"method": "alm", "distill_where": "surer"}, "teacher.also: is for"),
     ],
 )

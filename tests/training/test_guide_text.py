@@ -26,7 +26,7 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig, StudentConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import scan
-from vocagno.data.prepare import prepared_rows
+from vocagno.data.prepare import prepare_rows
 from vocagno.errors import InputError
 from vocagno.guidance.batches import Collator, line_ends
 from vocagno.models.loading import load_student
@@ -144,7 +144,7 @@ def test_a_training_step_on_that_row_chooses_alike(
     teacher = TeacherConfig(model=str(teacher_model))
     configured = ConfiguredTeacher(teacher, tmp_path, cpu)
     scores = configured.scores(lambda: corpus, None, show_progress=False)
-    rows, _ = prepared_rows(corpus, tokenizer, 100, tmp_path, show_progress=False)
+    rows, _ = prepare_rows(corpus, tokenizer, 100, tmp_path, show_progress=False)
     guided = guide(CUT, **options)
     guidance, tokens = guided.guidance, guided.as_dict()["tokens"]
     ends = line_ends(tokenizer.spans, guidance)

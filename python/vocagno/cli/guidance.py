@@ -172,13 +172,15 @@ def _losses(
     """
     from vocagno.config.guidance import GuidanceConfig
     from vocagno.config.options import DataConfig
-    from vocagno.data.prepare import prepared_rows, scanned
+    from vocagno.data.prepare import prepare_rows, scan_with_progress
     from vocagno.guidance.batches import Collator, losses_of_neighbours
     from vocagno.teacher.scores import MatchedScores
 
     data = DataConfig(train=name, seq_len=options.seq_len, cache=options.cache)
-    corpus = scanned(name, data.cache, show_progress=True, max_refused=options.max_refused)
-    rows, _ = prepared_rows(corpus, tokenizer, data.seq_len, data.cache, show_progress=True)
+    corpus = scan_with_progress(
+        name, data.cache, show_progress=True, max_refused=options.max_refused
+    )
+    rows, _ = prepare_rows(corpus, tokenizer, data.seq_len, data.cache, show_progress=True)
     scores = MatchedScores(teacher.scores(lambda: corpus, store, show_progress=True), rows)
     require(
         not scores.missing_documents,

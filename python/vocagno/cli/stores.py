@@ -76,7 +76,7 @@ def _add_corpus(parser: Any) -> None:
 
 def score(options: Any) -> dict[str, Any] | None:
     """Makes the store where it is missing. Of processes of one launch the first one says so."""
-    from vocagno.data.prepare import scanned
+    from vocagno.data.prepare import scan_with_progress
     from vocagno.data.store.format import REFUSED, say_omitted
     from vocagno.data.store.state import shard_bytes_of, state_of
     from vocagno.models.loading import local_device
@@ -102,7 +102,7 @@ def score(options: Any) -> dict[str, Any] | None:
         # Before the corpus is read, which may take long; but what is wrong with it comes first.
         if config.model is not None and Path(options.corpus).exists():
             teacher.check()
-        corpus = scanned(
+        corpus = scan_with_progress(
             options.corpus,
             options.cache,
             show_progress=first,
@@ -172,7 +172,7 @@ def _check_shard_bytes(options: Any) -> None:
 
 def prepare(options: Any) -> dict[str, Any]:
     """Makes the rows where they are missing."""
-    from vocagno.data.prepare import prepared_rows, scanned
+    from vocagno.data.prepare import prepare_rows, scan_with_progress
     from vocagno.data.store.format import REFUSED, say_omitted
     from vocagno.data.store.state import shard_bytes_of
     from vocagno.tokens.student_tokenizer import student_tokenizer
@@ -188,9 +188,9 @@ def prepare(options: Any) -> dict[str, Any]:
     with terminable():
         size, share = shard_bytes_of(options.out), options.max_refused
         about: dict[str, Any] = {"show_progress": True, "shard_bytes": size, "max_refused": share}
-        corpus = scanned(options.corpus, options.cache, **about)
+        corpus = scan_with_progress(options.corpus, options.cache, **about)
         given = corpus, tokenizer, options.seq_len, options.cache
-        rows, made = prepared_rows(*given, show_progress=True, workers=workers, folder=options.out)
+        rows, made = prepare_rows(*given, show_progress=True, workers=workers, folder=options.out)
     refused = rows.manifest.count(REFUSED)
     say_omitted(rows.folder, corpus.documents, refused)
     return {

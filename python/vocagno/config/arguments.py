@@ -1,4 +1,8 @@
-"""Options from the command line and from YAML files, read by jsonargparse; errors of one line."""
+"""Reads options from the command line and from YAML files with jsonargparse, and runs commands.
+
+Every error of jsonargparse becomes a ConfigError of one line that names the option and, for a
+misspelt one, the nearest valid name.
+"""
 
 import json
 import re
@@ -18,38 +22,20 @@ from vocagno.system.signals import DONE, USER_ERROR, exit_status
 
 _UNKNOWN = re.compile(r"Group '(.+)' does not accept option '(.+)'|Option '(.+)' is not accepted")
 _NO_FILE = re.compile(r"Parser key \"(\w+)\": Unable to load config '(.*?)' -")
-_UNREAD = re.compile(r"unrecognized arguments: (.*)")
+_UNRECOGNIZED = re.compile(r"unrecognized arguments: (.*)")
 _OPTION = re.compile("--?[a-zA-Z_]")
-REMOVED: dict[str, tuple[Sequence[Any], str]] = {
-    "guidance.weight": (["hard"], "a token is trained on or not"),
-    "guidance.weight_scale": ([1.0], "a token is trained on or not"),
-    "guidance.min_weight": ([0.0], "a token is trained on or not"),
-    "guidance.window_threshold": ([None], "guidance.window_max_loss says what is noise"),
-    "train.head_loss": (["auto", "loop"], "one loop computes every head and its loss"),
-    "train.profile_steps": ([0], "torch.profiler traces a script's own steps"),
-    "train.spike_ratio": ([1.5], "a loss of 1.5 times the last window's is a spike"),
-    "optimizer.name": (["adamw"], "GuidedTrainer takes other optimizers, by `optim`"),
-    "optimizer.decay_steps": ([None], "the decay of wsd takes a fifth of all steps"),
-    "optimizer.skip_nonfinite": ([False], "a NaN or infinite gradient stops the run"),
-}
-"""Options that are gone: the values that say what holds without them, and what replaced them. Files
-may have these values: every run of an older version kept all its options."""
 
 
-def new_parser(*, with_help: bool = False, **words: Any) -> Any:
-    """A parser for `read_arguments` and `read_file`.
+def new_parser(*, with_help: bool = False, **settings: Any) -> Any:
+    """Makes a parser for `read_arguments` and `read_file`.
 
-    An option needs its whole name: as an abbreviation, `--teacher.mode` would be `--teacher.model`.
-    Only one made `with_help` describes the options of dataclasses: it reads their source for that.
+    Args:
+        with_help: describes the options of dataclasses. It reads their source for that, so only a
+            command line that asks for help pays for it.
+        settings: what `jsonargparse.ArgumentParser` takes, such as `prog`.
     """
     from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_parsing_settings
     from jsonargparse.typing import register_type
-
-    class Parser(ArgumentParser):  # type: ignore[misc]  # jsonargparse is not typed
-        def parse_string(self, *given: Any, **named: Any) -> Any:
-            for name in named.keys() & {"content", "cfg_str"}:  # the text of a file, by release
-                named[name] = without_removed(named[name])
-            return super().parse_string(*given, **named)
 
     class Help(DefaultHelpFormatter):  # type: ignore[misc]  # jsonargparse is not typed
         def _get_type_str(self, action: Any) -> str | None:
@@ -58,101 +44,88 @@ def new_parser(*, with_help: bool = False, **words: Any) -> Any:
 
     register_type(Path, str, path_of, type_check=isinstance)
     set_parsing_settings(docstring_parse_attribute_docstrings=with_help)
-    return Parser(exit_on_error=False, allow_abbrev=False, formatter_class=Help, **words)
+    # Abbreviations are refused, because `--teacher.mode` would be one of `--teacher.model`.
+    return ArgumentParser(exit_on_error=False, allow_abbrev=False, formatter_class=Help, **settings)
 
 
 def read_arguments(parser: Any, arguments: Sequence[str]) -> Any:
-    """The options of a command line, with dataclasses made. Raises: ConfigError, of one line."""
+    """Reads the options of a command line and makes their dataclasses.
+    Raises: ConfigError, of one line."""
+    # jsonargparse does not say which file an error of YAML is in, so all of them are named.
     files = [
         word.removeprefix("--config=") if "=" in word else following
         for word, following in zip(arguments, [*arguments, ""][1:], strict=True)
         if word == "--config" or word.startswith("--config=")
     ]
-    return _read(parser, partial(parser.parse_args, list(arguments)), "", " or ".join(files))
+    return _parse(parser, partial(parser.parse_args, list(arguments)), "", " or ".join(files))
 
 
 def read_file(parser: Any, path: Path) -> Any:
-    """The options in a YAML file, with dataclasses made. Raises: as `read_arguments`."""
-    return _read(parser, partial(parser.parse_path, path), f"{path}: ", str(path))
+    """Reads the options in a YAML file and makes their dataclasses.
+    Raises: ConfigError, of one line that begins with the path."""
+    return _parse(parser, partial(parser.parse_path, path), f"{path}: ", str(path))
 
 
-def _read(parser: Any, parse: partial[Any], where: str, file: str) -> Any:
+def _parse(parser: Any, parse: partial[Any], prefix: str, file: str) -> Any:
+    """Calls `parse` and makes the dataclasses of its options.
+
+    Args:
+        prefix: the start of every error message.
+        file: the YAML file in which an error of syntax is.
+    """
     from jsonargparse import ArgumentError, Namespace
 
     try:
-        found = parse()
+        options = parse()
     except (ArgumentError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{where}{_in_one_line(parser, error, file)}") from error
+        raise ConfigError(f"{prefix}{_in_one_line(parser, error, file)}") from error
     for name in parser.groups:
-        if name in found and not isinstance(found[name], Namespace):  # `guidance: null`
+        # `guidance: null` would replace a whole dataclass, and fail far from here.
+        if name in options and not isinstance(options[name], Namespace):
             raise ConfigError(
-                f"{where}{name}: expected options as `name: value`, got {found[name]}"
+                f"{prefix}{name}: expected options as `name: value`, got {options[name]}"
             )
-    return parser.instantiate(found)
+    return parser.instantiate(options)
 
 
 def _in_one_line(parser: Any, error: Exception, file: str) -> str:
-    """The words of jsonargparse; for an unknown option, its name and the nearest known one."""
+    """Joins the lines of an error of jsonargparse; replaces those that mislead by a hint.
+
+    An unknown option is named with the nearest valid one, and a word in place of a group of options
+    with the option that probably takes it.
+    """
     text = " ".join(str(error).split()).replace('"<unicode string>"', file)
     if "that cannot start any token" in text:
         text += " (YAML is indented by spaces, not by tabs)"
     see_help = f"; see `{parser.prog} --help`"
+    valid_names = [action.dest for action in parser._actions]  # as a YAML file names them
+    # A value that begins with a brace is a mapping that was read, with an invalid option in it.
     if (value := _NO_FILE.search(text)) and not value[2].startswith(("{", "'{")):
-        group, named = value.groups()
-        hint = f"; did you mean --{group}.model {named}?" * (f"{group}.model" in _names(parser))
-        return f"{group}: expected a YAML file with its options, got {named}{hint}"
+        group, word = value.groups()
+        hint = f"; did you mean --{group}.model {word}?" * (f"{group}.model" in valid_names)
+        return f"{group}: expected a YAML file with its options, got {word}{hint}"
     if unknown := _UNKNOWN.search(text):
-        name, known = ".".join(filter(None, unknown.groups())), _names(parser)
-        return f"{name}: no such option{did_you_mean(name, known) or see_help}"
-    if unread := _UNREAD.search(text):
-        known = [name for action in parser._actions for name in action.option_strings]
-        options = [word.partition("=")[0] for word in unread[1].split() if _OPTION.match(word)]
-        unknown_ones = (f"{name}: no such option{did_you_mean(name, known)}" for name in options)
-        return ("; ".join(unknown_ones) or text) + see_help
+        name = ".".join(filter(None, unknown.groups()))
+        return f"{name}: no such option{did_you_mean(name, valid_names) or see_help}"
+    if unrecognized := _UNRECOGNIZED.search(text):
+        flags = [flag for action in parser._actions for flag in action.option_strings]
+        words = unrecognized[1].split()
+        options = [word.partition("=")[0] for word in words if _OPTION.match(word)]
+        errors = (f"{name}: no such option{did_you_mean(name, flags)}" for name in options)
+        return ("; ".join(errors) or text) + see_help
     return text
 
 
-def _names(parser: Any) -> list[str]:
-    """The options of a parser, as a YAML file names them."""
-    return [action.dest for action in parser._actions]
+def did_you_mean(name: str, valid_names: Iterable[str]) -> str:
+    """Returns `; did you mean NAME?` with the nearest of the valid names, or "" if none is near.
 
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean NAME?`, with the nearest of the known names, or "" if none is near.
-
-    Names that end in the same word count as near: `steps`, and `train.steps`.
+    Names that end in the same word count as near: `steps` and `train.steps`.
     """
-    if gone := REMOVED.get(name.removeprefix("--")):
-        return f"; it is gone: {gone[1]}"
-    last = {other: re.split(r"[ .]|--", other)[-1] for other in (name, *known)}
-    others = [other for other in last if other != name]
-    near = get_close_matches(name, others, 1, cutoff=0.7)
-    near = near or [other for other in others if last[other] == last[name]]
+    last_word = {choice: re.split(r"[ .]|--", choice)[-1] for choice in (name, *valid_names)}
+    choices = [choice for choice in last_word if choice != name]
+    near = get_close_matches(name, choices, 1, cutoff=0.7)
+    near = near or [choice for choice in choices if last_word[choice] == last_word[name]]
     return f"; did you mean {' or '.join(near)}?" if near else ""
-
-
-def without_removed(text: str) -> str:
-    """YAML of any version without `REMOVED` options that say what holds; other text as it is."""
-    from jsonargparse import get_loader
-    from yaml import YAMLError, safe_dump
-
-    try:
-        values = get_loader("yaml")(text)
-    except YAMLError:
-        return text
-    found = False
-    for name, (harmless, _) in REMOVED.items():
-        section, _, option = name.partition(".")
-        group = values.get(section) if isinstance(values, dict) else None
-        if isinstance(group, dict) and option in group and group[option] in harmless:
-            del group[option]
-            found = True
-    group = values.get("guidance") if isinstance(values, dict) else None
-    rule = group if isinstance(group, dict) else {}
-    if rule.get("distill_where") == "ahead" and rule.get("method") not in (None, "distill"):
-        del rule["distill_where"]  # a value that is gone; other methods kept it, too
-        found = True
-    return str(safe_dump(values, sort_keys=False)) if found else text
 
 
 CORPUS = "JSON Lines, Parquet or text files, a folder of these, also at s3://..., or datasets:NAME"
@@ -164,9 +137,11 @@ def add_cache_and_max_refused(parser: Any) -> None:
     """Adds `--cache` and `--max_refused`, by default those of a run."""
     from vocagno.config.options import DataConfig
 
-    words = {"cache": "folder of the cache"}
-    words["max_refused"] = "share of the documents that may be omitted (data.max_refused)"
-    for name, text in words.items():
+    help_texts = {
+        "cache": "folder of the cache",
+        "max_refused": "share of the documents that may be omitted (data.max_refused)",
+    }
+    for name, text in help_texts.items():
         field = DataConfig.__dataclass_fields__[name]
         parser.add_argument(f"--{name}", type=field.type, default=field.default, help=text)
 
@@ -178,18 +153,20 @@ class Command:
     add: Callable[[Any], None]
     """Adds the options to a parser. The first line of its docstring describes the command."""
     run: Callable[[Any], Mapping[str, Any] | int | None]
-    """Takes the options. Gives a result to print, or the exit status (None: done)."""
+    """Takes the options. Returns a result to print, or the exit status (None: done)."""
     has_json: bool = True
-    """Whether `--json` prints the result as JSON."""
+    """True: the command takes `--json`, which prints the result as JSON."""
 
     @property
     def about(self) -> str:
-        """What the command does, in one line."""
+        """One line that says what the command does."""
         return (self.add.__doc__ or "").partition("\n")[0]
 
     def read(self, prog: str, arguments: Sequence[str]) -> Any:
-        """The options in the words after the name. Raises: as `read_arguments`."""
-        with_help = not {"-h", "--help"}.isdisjoint(arguments)  # perhaps as a value
+        """Reads the options in the words after the command's name.
+        Raises: ConfigError, of one line."""
+        # `--help` may also be the value of another option; then the help is made for nothing.
+        with_help = not {"-h", "--help"}.isdisjoint(arguments)
         parser = new_parser(prog=prog, description=self.add.__doc__, with_help=with_help)
         self.add(parser)
         if self.has_json:
@@ -197,7 +174,7 @@ class Command:
         return read_arguments(parser, arguments)
 
     def __call__(self, prog: str, arguments: Sequence[str]) -> int:
-        """Runs the command and prints its result; the exit status."""
+        """Runs the command, prints its result and returns the exit status."""
         options = self.read(prog, arguments)
         result = self.run(options)
         if isinstance(result, Mapping):
@@ -211,17 +188,19 @@ class Program:
     """Commands under one name."""
 
     name: str
-    """As it is typed."""
+    """The word that a user types first."""
     about: str
+    """One line that says what the program does."""
     commands: Mapping[str, Command]
-    """By name; `scores info` is a command of the group `scores`."""
+    """The commands by name; `scores info` is a command of the group `scores`."""
     groups: Mapping[str, str] = field(default_factory=dict)
-    """What the commands of a group do, in one line."""
+    """One line for each group that says what its commands do."""
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
-        """Runs what a command line asks for, by default that of the process; the exit status."""
+        """Runs the command of a command line, by default the process's; returns the exit status."""
+        # A terminal without UTF-8 must not stop a command at a character that it cannot show.
         if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
-            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr
+            sys.stdout.reconfigure(errors="backslashreplace")  # stderr does the same
         words = sys.argv[1:] if arguments is None else arguments
         return exit_status(lambda: self._run(list(words)))
 
@@ -231,29 +210,33 @@ class Program:
 
             print(f"vocagno {__version__}")
             return DONE
-        name, rest = self.split(arguments)
+        name, words = self.split(arguments)
         if name in self.commands:
-            return self.commands[name](f"{self.name} {name}", rest)
-        is_asked = rest in (["--help"], ["-h"])
+            return self.commands[name](f"{self.name} {name}", words)
+        asks_for_help = words in (["--help"], ["-h"])
         typed = f"{self.name} {name}".strip()
-        if rest and not is_asked:
-            near = did_you_mean(f"{name} {rest[0]}".strip(), self.commands)
-            raise InputError(f"{rest[0]}: no such command of `{typed}`{near}; see `{typed} --help`")
-        print(self._help(name, typed), file=sys.stdout if is_asked else sys.stderr)
-        return DONE if is_asked else USER_ERROR
+        if words and not asks_for_help:
+            near = did_you_mean(f"{name} {words[0]}".strip(), self.commands)
+            raise InputError(
+                f"{words[0]}: no such command of `{typed}`{near}; see `{typed} --help`"
+            )
+        print(self._help(name, typed), file=sys.stdout if asks_for_help else sys.stderr)
+        return DONE if asks_for_help else USER_ERROR
 
     def split(self, arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-        """The name of the command or group, or "", and the words after it."""
-        names = (" ".join(arguments[:words]) for words in (2, 1))
-        name = next((one for one in names if one in {*self.commands, *self.groups}), "")
+        """Splits a command line into the name of the command or group, or "", and the words after
+        it."""
+        names = (" ".join(arguments[:count]) for count in (2, 1))
+        name = next((name for name in names if name in {*self.commands, *self.groups}), "")
         return name, arguments[len(name.split()) :]
 
     def _help(self, group: str, typed: str) -> str:
-        """The commands of a group, or all commands and groups outside them."""
+        """Lists the commands of a group; for group "", the other commands and the groups."""
         about = {name: command.about for name, command in self.commands.items()}
-        inside = {name: text for name, text in about.items() if name.rpartition(" ")[0] == group}
-        known = inside if group else {**inside, **self.groups}
-        listed = in_columns({f"  {name.rpartition(' ')[2]}": text for name, text in known.items()})
+        about = {name: text for name, text in about.items() if name.rpartition(" ")[0] == group}
+        if not group:
+            about |= self.groups
+        listed = in_columns({f"  {name.rpartition(' ')[2]}": text for name, text in about.items()})
         return (
             f"usage: {typed} COMMAND ...\n\n{self.groups.get(group, self.about)}\n\n"
             f"commands:\n{listed}\n\n`{typed} COMMAND --help` shows the options of a command."

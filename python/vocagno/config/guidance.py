@@ -1,4 +1,5 @@
-"""The part of a run's configuration that says what the teacher does to it: the methods."""
+"""Options of guidance: the method by which the teacher changes what the student learns, the rule
+that chooses tokens, and properties that tell other modules what a method needs."""
 
 import math
 from dataclasses import dataclass, fields
@@ -12,7 +13,7 @@ Method = Literal["vocagno", "rho1", "chunk", "alm", "distill", "kld", "uld", "cp
 
 _RANKING: tuple[Method, ...] = ("vocagno", "rho1")
 _OR_NAIVE: tuple[Method, ...] = (*_RANKING, "cpt")
-"""A guided run's options may stand where `method: cpt` makes it naive, to compare the two."""
+"""The options of a guided run may stay when `method: cpt` makes it naive, to compare the two."""
 _BY_GROUP: tuple[Method, ...] = ("alm", "distill")
 """Methods that train on all tokens, towards the teacher."""
 _NOT_BY_DISTANCE: tuple[Method, ...] = (*_OR_NAIVE, "chunk", *_BY_GROUP)
@@ -32,16 +33,17 @@ _OPTIONS_OF: dict[str, tuple[Method, ...]] = {
     "distillation_weight": ("kld", "uld", *_BY_GROUP),
     "distill_where": ("distill",),
 }
-"""Options that say nothing to other methods."""
+"""The methods that an option is for; to others it says nothing, and they refuse it."""
 
-_USUAL_WEIGHT: dict[str, float] = {"kld": 1.0, "uld": 0.5, "alm": 0.5, "distill": 0.5}
+_DEFAULT_WEIGHT: dict[str, float] = {"kld": 1.0, "uld": 0.5, "alm": 0.5, "distill": 0.5}
+"""Default of `distillation_weight`."""
 _PAPERS_QUOTA = 0.4
 _MAX_LOSS_OF_LINES = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuidanceConfig:
-    """What the student learns from the teacher (arXiv 2503.19123, Eq. 2 to 6).
+    """Options of what the student learns from the teacher (arXiv 2503.19123, Eq. 2 to 6).
 
     vocagno, rho1 and chunk choose the tokens that train, each by another mapping; alm and distill
     train towards the teacher's losses and most likely tokens, from a store, with any vocabulary;
@@ -65,8 +67,8 @@ class GuidanceConfig:
     MODULE:CLASS: a rule of your own, a `TokenSelection` in a module of this folder or installed,
     with the options of vocagno; its quota is 0.4 by default (docs/methods.md)."""
     unit: Literal["token", "group"] | None = None
-    """What both models are compared on. token: a student token and the teacher tokens that share
-    text with it (Eq. 2). group: the smallest runs of both sides that cover the same text
+    """The unit on which both models are compared. token: a student token and the teacher tokens
+    that share text with it (Eq. 2). group: the smallest runs of both sides that cover the same text
     (`vocagno.groups`); the excess loss of a group is the sum of the student's losses minus the sum
     of the teacher's, divided by its student tokens. null: group where no rule is named, else
     token. alm and distill: group."""
@@ -89,12 +91,12 @@ class GuidanceConfig:
     teacher counts once: the unit itself, which is not counted, is the group, for `unit: token`,
     too. The mean is smoothed: 8 bytes of 1 nat each are added to the rest of the line."""
     aggregation: Reduction = "max"
-    """How the losses of several teacher tokens become one (Eq. 2)."""
+    """The function that makes one loss of those of several teacher tokens (Eq. 2)."""
     unmapped: Literal["include", "exclude", "mean"] = "include"
     """Tokens without a teacher loss (special ones, and those that the teacher was not asked for):
     all kept, none, or competing with the mean loss of the teacher's own tokens in the scope."""
     scope: Literal["sequence", "micro_batch"] = "sequence"
-    """What the excess losses are ranked in: each row, or all rows of a micro-batch."""
+    """The scope in which excess losses are ranked: each row, or all rows of a micro-batch."""
     normalize: Literal["tokens", "selected"] = "tokens"
     """Denominator of the loss of a step: all predicted tokens (Eq. 3) or the kept ones."""
     min_coverage: float = 0.99
@@ -124,7 +126,7 @@ class GuidanceConfig:
     def __post_init__(self) -> None:
         check_types("guidance", self)
         require(
-            self.is_own or self.method in get_args(Method),
+            self.is_own_rule or self.method in get_args(Method),
             f"guidance.method: expected one of {', '.join(get_args(Method))}, or MODULE:CLASS for "
             f"a rule of your own, got {self.method!r}",
         )
@@ -141,43 +143,46 @@ class GuidanceConfig:
         require_at_least(0, "guidance", self, "distillation_weight")
         require(
             self.method not in _BY_GROUP or (self.distillation_weight or 0) <= 1,
-            f"guidance.distillation_weight: {self.distillation_weight}: a share, at most 1, for "
-            f"guidance.method: {self.method}",
+            f"guidance.distillation_weight: must be at most 1 (the teacher's share) for "
+            f"guidance.method: {self.method}, got {self.distillation_weight}",
         )
+        # `_set_defaults` has replaced a null unit, so its declared default is no longer seen here.
         defaults = {field.name: field.default for field in fields(self)} | {"unit": "token"}
-        method = "vocagno" if self.is_own else self.method
+        method = "vocagno" if self.is_own_rule else self.method
         for name, methods in _OPTIONS_OF.items():
             if getattr(self, name) != defaults[name] and method not in methods:
                 raise ConfigError(
-                    f"guidance.{name}: is for guidance.method {_listed(methods)}, not "
+                    f"guidance.{name}: is for guidance.method {_in_words(methods)}, not "
                     f"{self.method}; omit it"
                 )
         self._check_combinations()
 
     def _set_defaults(self) -> None:
         """Replaces null where it stands for another value."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
+        # Without a rule of its own, a run has the default one: by group, without noisy lines.
         if (self.top_fraction, self.max_threshold, self.window) == (None, None, None):
             if self.method == "vocagno":
-                found["unit"] = self.unit or "group"
+                values["unit"] = self.unit or "group"
                 if self.window_max_loss is None:
-                    found["window_max_loss"] = _MAX_LOSS_OF_LINES
+                    values["window_max_loss"] = _MAX_LOSS_OF_LINES
             elif self.method in ("rho1", "chunk") and self.window_max_loss is None:
-                found["top_fraction"] = _PAPERS_QUOTA
-        if self.is_own and self.top_fraction is None:
-            found["top_fraction"] = _PAPERS_QUOTA
-        if found.get("window_max_loss", self.window_max_loss) is not None:
-            found["window"] = "line"
+                values["top_fraction"] = _PAPERS_QUOTA
+        if self.is_own_rule and self.top_fraction is None:
+            values["top_fraction"] = _PAPERS_QUOTA
+        if values.get("window_max_loss", self.window_max_loss) is not None:
+            values["window"] = "line"
         if self.method in _BY_GROUP:
             require(
                 self.unit != "token",
                 f"guidance.unit: token: guidance.method: {self.method} has groups; omit it",
             )
-            found["unit"] = "group"
-        for name, value in {"unit": self.unit or "token", **found}.items():
-            object.__setattr__(self, name, value)
+            values["unit"] = "group"
+        for name, value in {"unit": self.unit or "token", **values}.items():
+            object.__setattr__(self, name, value)  # the dataclass is frozen
 
     def _check_combinations(self) -> None:
+        """Raises: ConfigError for options that contradict each other under this method."""
         require(
             self.unit == "token" or self.aggregation == "max",
             f"guidance.aggregation: {self.aggregation}: a group adds its losses up; omit it, or "
@@ -225,38 +230,38 @@ class GuidanceConfig:
 
     @property
     def selects(self) -> bool:
-        """Whether some tokens train and others do not."""
-        return self.is_own or self.method in ("vocagno", "rho1", "chunk")
+        """True if some tokens train and others do not."""
+        return self.is_own_rule or self.method in ("vocagno", "rho1", "chunk")
 
     @property
-    def is_own(self) -> bool:
-        """Whether the method is a rule outside the package, which `method_of` imports."""
+    def is_own_rule(self) -> bool:
+        """True if the method is a rule outside the package, which `method_of` imports."""
         return ":" in self.method
 
     @property
     def is_matching(self) -> bool:
-        """Whether all tokens train, towards what the teacher says of them."""
+        """True if all tokens train, towards the teacher's loss or distribution at each of them."""
         return self.method in _BY_GROUP
 
     @property
     def can_show_text(self) -> bool:
-        """Whether `vocagno guidance` shows what it makes of a text."""
+        """True if `vocagno guidance` can show what the method makes of a text."""
         return self.method in ("vocagno", *_BY_GROUP)
 
     @property
     def is_explained(self) -> bool:
-        """Whether pictures say why a token trains, not only whether it does."""
+        """True if pictures say why a token trains, not only whether it does."""
         return self.method in (*_RANKING, "chunk", *_BY_GROUP)
 
     @property
     def has_quota_alone(self) -> bool:
-        """Whether the units with the largest excess losses are kept, as many as a quota says."""
+        """True if the units with the largest excess losses are kept, as many as a quota says."""
         return self.keeps_quota or self.method == "chunk"
 
     @property
     def keeps_quota(self) -> bool:
-        """Whether exactly `top_fraction` of the competing tokens are kept, with weight 1 (Eq. 4):
-        then their number is known before the forward pass."""
+        """True if exactly `top_fraction` of the competing tokens are kept, with weight 1 (Eq. 4).
+        Their number is then known before the forward pass."""
         return (
             self.method in _RANKING
             and self.unit == "token"
@@ -266,82 +271,82 @@ class GuidanceConfig:
 
     @property
     def has_no_threshold(self) -> bool:
-        """Whether a unit is kept whatever its excess loss is, unless it is noise."""
+        """True if a unit is kept whatever its excess loss is, unless it is noise."""
         return self.top_fraction is None and self.max_threshold is None
 
     @property
     def threshold_without_quota(self) -> float:
-        """The threshold where `top_fraction` is null: minus infinity if there is none."""
+        """The threshold where `top_fraction` is null; minus infinity if there is none."""
         return -math.inf if self.max_threshold is None else self.max_threshold
 
     @property
     def has_fixed_threshold(self) -> bool:
-        """Whether the weight of a unit depends on no student losses but its own."""
+        """True if the weight of a unit depends on no student losses but its own."""
         return self.method in (*_RANKING, *_BY_GROUP) and self.top_fraction is None
 
     @property
     def needs_groups(self) -> bool:
-        """Whether the loss has to know which tokens are a group."""
+        """True if the loss has to know which tokens are a group."""
         return self.method == "alm" or (self.unit == "group" and not self.has_no_threshold)
 
     @property
     def needs_candidates(self) -> bool:
+        """True if the teacher's scores need the likeliest ids of each token."""
         return self.method == "distill"
 
     @property
-    def moves_towards_teacher(self) -> bool:
-        """Whether the student learns what the teacher says of each token, and not only which tokens
-        are worth learning."""
-        return self.method in _BY_GROUP
-
-    @property
     def needs_entropy(self) -> bool:
-        """Whether the candidates need the entropy of the distribution that they are of."""
+        """True if the candidates need the entropy of the distribution that they are from."""
         return self.needs_candidates and self.distill_where == "surer"
 
     @property
     def needs_group_loss(self) -> bool:
-        """Whether noise is told by other losses than those of single tokens, which count a teacher
-        token once for each student token that shares text with it."""
-        is_token = (self.is_own or self.method == "vocagno") and self.unit == "token"
+        """True if noise is judged by the losses of groups, although the unit is a token: a loss by
+        token counts a teacher token once for each student token that shares text with it."""
+        is_token = (self.is_own_rule or self.method == "vocagno") and self.unit == "token"
         return is_token and self.window_max_loss is not None
 
     @property
     def needs_teacher(self) -> bool:
-        """Whether the method has one at all."""
+        """True if the method has a teacher at all."""
         return self.method != "cpt" and self.selection != "random"
 
     @property
     def needs_distributions(self) -> bool:
+        """True if the method compares whole distributions over the vocabulary."""
         return self.method in ("kld", "uld")
 
     @property
     def needs_live_teacher(self) -> bool:
-        """Whether stored losses cannot tell what the method has to know."""
+        """True if the method needs more of the teacher than its stored losses."""
         return self.needs_distributions or self.criterion == "excess_and_entropy"
 
     @property
     def needs_same_vocabulary(self) -> bool:
-        """Whether the teacher's ids must be the student's."""
+        """True if the teacher's ids must be the student's."""
         return self.method in ("rho1", "kld")
 
     @property
     def weight_of_distance(self) -> float | None:
-        """What a distance is multiplied by, or the teacher's share; None for other methods."""
+        """The factor of the distance, or the teacher's share of the loss; None for methods that
+        have neither."""
         if self.distillation_weight is not None:
             return self.distillation_weight
-        return _USUAL_WEIGHT.get(self.method)
+        return _DEFAULT_WEIGHT.get(self.method)
 
 
 PAPERS_RULE = GuidanceConfig(top_fraction=_PAPERS_QUOTA)
+"""The rule of the paper: the 40 % of the tokens with the largest excess losses."""
 
 
-def _listed(methods: tuple[Method, ...]) -> str:
-    *others, last = (method for method in methods if method != "cpt")
-    return f"{', '.join(others)} and {last}" if others else last
+def _in_words(methods: tuple[Method, ...]) -> str:
+    """Lists methods in a sentence, without cpt, for which no option is meant."""
+    *first_ones, last = (method for method in methods if method != "cpt")
+    return f"{', '.join(first_ones)} and {last}" if first_ones else last
 
 
 def as_naive(guidance: GuidanceConfig) -> GuidanceConfig:
-    """Naive training that otherwise counts and divides alike."""
-    kept: dict[str, Any] = {"normalize": guidance.normalize, "min_coverage": guidance.min_coverage}
-    return GuidanceConfig(method="cpt", **kept)
+    """Makes naive training of a guided run, with the same denominator and bound of coverage."""
+    return GuidanceConfig(
+        method="cpt", normalize=guidance.normalize, min_coverage=guidance.min_coverage
+    )

@@ -1,4 +1,4 @@
-"""The types that options are declared with: whether a value has its type, and the type in words."""
+"""Checks that the options of a dataclass have their declared types, and puts a type in words."""
 
 import math
 import numbers
@@ -16,12 +16,15 @@ _WORDS = {
     str: "text",
     Path: "a path",
 }
-_ALSO: dict[Any, Any] = {int: numbers.Integral, float: numbers.Real, Path: (Path, str)}
-"""What is taken for a type: numbers of NumPy, too, and a path as a file of options has it."""
+_ACCEPTED: dict[Any, Any] = {int: numbers.Integral, float: numbers.Real, Path: (Path, str)}
+"""The types that pass for a declared one: numbers of NumPy, too, and a path that is still text, as
+in a file of options."""
 
 
 def check_types(section: str, options: Any) -> None:
-    """Checks all fields of a dataclass of options; the first thing in its `__post_init__`.
+    """Checks all fields of a dataclass of options.
+
+    It is the first call in a `__post_init__`, so that later checks may rely on the types.
 
     Args:
         section: the name of the options in a configuration; "" for those that have none.
@@ -37,9 +40,9 @@ def check_types(section: str, options: Any) -> None:
 
 
 def in_words(hint: Any) -> str:
-    """A type in words; "" if there are none for it."""
+    """Describes a type in words; "" if there are none for it."""
     inner = get_args(hint)
-    words = [in_words(one) for one in inner if one is not NoneType]
+    words = [in_words(part) for part in inner if part is not NoneType]
     origin = get_origin(hint)
     if origin is Literal:
         return f"one of {', '.join(map(str, inner))}"
@@ -55,21 +58,23 @@ def in_words(hint: Any) -> str:
 
 
 def _has_type(value: Any, hint: Any) -> bool:
+    """Tells whether a value has a type, of which its items have the inner types."""
     inner, origin = get_args(hint), get_origin(hint)
     if origin is Literal:
         return isinstance(value, str) and value in inner
     if origin in (Union, UnionType):
-        return any(_has_type(value, one) for one in inner)
+        return any(_has_type(value, part) for part in inner)
     if origin is list:
-        return isinstance(value, list) and all(_has_type(one, inner[0]) for one in value)
-    if origin is tuple:  # a list, as YAML has them
-        is_one = isinstance(value, (tuple, list)) and len(value) == len(inner)
-        return is_one and all(map(_has_type, value, inner))
+        return isinstance(value, list) and all(_has_type(item, inner[0]) for item in value)
+    if origin is tuple:  # YAML has no tuples, only lists
+        has_length = isinstance(value, (tuple, list)) and len(value) == len(inner)
+        return has_length and all(map(_has_type, value, inner))
     if origin is dict:
-        is_one = isinstance(value, dict)
-        return is_one and all(all(map(_has_type, item, inner)) for item in value.items())
-    if isinstance(value, bool):  # which is an int
+        is_dict = isinstance(value, dict)
+        return is_dict and all(all(map(_has_type, item, inner)) for item in value.items())
+    if isinstance(value, bool):  # Python counts a bool as an int
         return hint in (bool, Any)
-    return hint is Any or (
-        isinstance(value, _ALSO.get(hint, hint)) and (hint is not float or math.isfinite(value))
-    )
+    if hint is Any:
+        return True
+    is_accepted = isinstance(value, _ACCEPTED.get(hint, hint))
+    return is_accepted and (hint is not float or math.isfinite(value))

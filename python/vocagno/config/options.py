@@ -13,14 +13,16 @@ from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import require, require_at_least
 
 _MOST_SEED = 2**31 - 1
-"""NumPy takes 32 bits, and each process adds its number."""
-_CANDIDATES, _UNSAMPLED = (8, True), (16, False)
-"""Candidates of `distill` unless given, and whether sampled; then of servers and vLLM."""
+"""Largest seed: NumPy takes 32 bits, and each process adds its number."""
+_CANDIDATES = (8, True)
+"""Default of `distill`: the number of candidates, and whether they are sampled."""
+_UNSAMPLED = (16, False)
+"""The same of servers and vLLM, which only name the likeliest ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """The loop."""
+    """The training loop: its steps, its batches, and what it writes and when."""
 
     steps: int
     """Optimizer steps of the whole run."""
@@ -35,7 +37,7 @@ class TrainConfig:
     compile: bool = False
     """Compile the decoder layers (torch.compile); equal ones share the result."""
     seed: int = 0
-    """Of new weights and of the order of the rows."""
+    """Seed of new weights and of the order of the rows."""
     log_every: int = 10
     eval_every: int = 100
     """Steps between validations; one more at the end."""
@@ -46,7 +48,7 @@ class TrainConfig:
     log_with: list[Literal["tensorboard", "wandb", "trackio"]] = field(default_factory=list)
     """Trackers that get the lines of `metrics.jsonl`; each needs its own package."""
     project: str = "vocagno"
-    """What the trackers call the runs that belong together."""
+    """Name under which the trackers group the runs that belong together."""
     collective_timeout: float = 1800.0
     """Seconds that a process waits for the others in a step before it stops. Benchmarks in training
     may take longer."""
@@ -62,7 +64,8 @@ class TrainConfig:
         )
 
     def accumulation(self, num_processes: int) -> int:
-        """Forward passes of each process in one optimizer step."""
+        """Returns the number of forward passes of each process in one optimizer step.
+        Raises: ConfigError if the processes cannot share `global_batch` evenly."""
         rows = self.micro_batch * num_processes
         require(
             self.global_batch % rows == 0,
@@ -152,7 +155,8 @@ LONGEST = 100_000
 
 
 def row_counts(weights: Mapping[str, float]) -> dict[str, int]:
-    """The smallest whole numbers in the ratio of the weights: rows of each corpus in one cycle.
+    """Returns how many rows of each corpus one cycle has: the smallest whole numbers in the ratio
+    of the weights.
 
     `{a: 0.7, b: 0.2, c: 0.1}` gives `{a: 7, b: 2, c: 1}`.
 
@@ -161,8 +165,9 @@ def row_counts(weights: Mapping[str, float]) -> dict[str, int]:
     """
     require(bool(weights), "data.train: names no corpus")
     for name, weight in weights.items():
-        good = math.isfinite(weight) and weight > 0
-        require(good, f"data.train: the weight of {name} must be positive, got {weight}")
+        is_valid = math.isfinite(weight) and weight > 0
+        require(is_valid, f"data.train: the weight of {name} must be positive, got {weight}")
+    # By way of its text: 0.1 means a tenth, not the binary number nearest to it.
     exact = [Fraction(str(weight)) for weight in weights.values()]
     scale = math.lcm(*(weight.denominator for weight in exact))
     counts = [int(weight * scale) for weight in exact]
@@ -178,7 +183,7 @@ def row_counts(weights: Mapping[str, float]) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """The text."""
+    """The text that is trained on and held out, and how it becomes rows."""
 
     train: dict[str, float] | str
     """JSON Lines (plain, .gz, .zst) or Parquet with a `text`, or a `prompt` and a `completion`;
@@ -190,12 +195,12 @@ class DataConfig:
     in the cache, made where missing. With `teacher.scores`, too, `train` is read only for
     `train.sample_every`."""
     validation: dict[str, str] | str | None = None
-    """The same as `train`, held out: its mean loss is logged. Several: a mapping of names to them.
-    """
+    """Held-out text, in any form of `train`: its mean loss is logged. Several: a mapping of names
+    to them."""
     seq_len: int = 2048
     """Predicted tokens of a row."""
     isolate: bool = False
-    """Whether attention stops at document borders (default: it crosses them). Refused for models
+    """true: attention stops at document borders. false: it crosses them. true is refused for models
     with layers that read across them anyway, and for sliding windows shorter than a row."""
     cache: Path = Path(".cache/vocagno")
     """Folder of prepared rows, teacher scores and (for a live teacher) texts, by the hashes of
@@ -216,22 +221,24 @@ class DataConfig:
             f"data.max_refused must be in [0, 1], got {self.max_refused}",
         )
         row_counts(self.corpora)
-        given, wanted = len(self.row_stores), len(self.corpora)
+        num_stores, num_corpora = len(self.row_stores), len(self.corpora)
         require(
-            given in (0, wanted), f"data.rows: {given} stores for {wanted} corpora (data.train)"
+            num_stores in (0, num_corpora),
+            f"data.rows: {num_stores} stores for {num_corpora} corpora (data.train); name one for "
+            "each, or none",
         )
         require(self.validation != {}, "data.validation: names no corpus")
 
     @property
     def corpora(self) -> dict[str, float]:
-        """What is trained on, with its weights."""
+        """The corpora that are trained on, each with its weight."""
         return {self.train: 1.0} if isinstance(self.train, str) else self.train
 
     @property
     def held_out(self) -> dict[str, str]:
-        """What is held out, by name; one that has none is named as it is found."""
-        found = self.validation or {}
-        return {found: found} if isinstance(found, str) else found
+        """The held-out corpora by name; a single one without a name has its address for one."""
+        corpora = self.validation or {}
+        return {corpora: corpora} if isinstance(corpora, str) else corpora
 
     @property
     def row_stores(self) -> list[Path]:
@@ -249,9 +256,10 @@ class DataConfig:
         return _only(list(self.held_out.values()), "data.validation")
 
 
-def _only(found: list[str], option: str) -> str:
-    require(len(found) == 1, f"{option}: needs one corpus here, got {len(found)}")
-    return found[0]
+def _only(corpora: list[str], option: str) -> str:
+    """Returns the corpus of a list of one. Raises: ConfigError for any other number."""
+    require(len(corpora) == 1, f"{option}: needs one corpus here, got {len(corpora)}")
+    return corpora[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +269,7 @@ class EvaluationConfig:
     every: int | None = None
     """Steps between evaluations, with one more at the end; null: none."""
     data: str | None = None
-    """Folder of NAME/test.jsonl and prompts/cot/NAME.md, as `vocagno eval --data`."""
+    """Folder of NAME/test.jsonl and prompts/cot/NAME.md, which `vocagno eval --data` takes, too."""
     tasks: list[str] = field(default_factory=lambda: ["gsm8k"])
     """Benchmarks by name."""
     limit: int | None = 100
@@ -295,7 +303,7 @@ class Config:
     push_to_hub: str | None = None
     """Repository of the Hugging Face hub to upload the final model to, with its card."""
     hub_private_repo: bool = True
-    """Whether a repository that `push_to_hub` creates is private."""
+    """true: a repository that `push_to_hub` creates is private."""
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
     guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -315,8 +323,9 @@ class Config:
                 "which a server and vLLM do not give; set guidance.distill_where: all",
             )
             if not (teacher.candidates or teacher.scores):
-                plain = teacher.server or teacher.engine == "vllm" or teacher.sampled is False
-                count, sampled = _UNSAMPLED if plain else _CANDIDATES
+                cannot_sample = teacher.server or teacher.engine == "vllm"
+                is_unsampled = cannot_sample or teacher.sampled is False
+                count, sampled = _UNSAMPLED if is_unsampled else _CANDIDATES
                 teacher = replace(teacher, candidates=count, sampled=sampled)
                 object.__setattr__(self, "teacher", teacher)
         require(
@@ -351,24 +360,25 @@ class Config:
 
     @property
     def has_live_teacher(self) -> bool:
-        """Whether a teacher reads the rows during training."""
+        """True if a teacher reads the rows during training."""
         return self.guidance.needs_teacher and self.teacher.mode == "live"
 
     @property
     def chooses_tokens(self) -> bool:
-        """Whether the teacher chooses the tokens that train."""
+        """True if the teacher chooses the tokens that train."""
         return self.guidance.selects and self.guidance.needs_teacher
 
     def as_options(self) -> dict[str, Any]:
-        """Every option by its full name (`train.steps`)."""
+        """Returns every option by its full name (`train.steps`)."""
         return _flat(asdict(self))
 
 
 _MAPPINGS = ("student.architecture", "data.train", "data.validation")
-"""Options whose value may be a mapping."""
+"""Options whose value may be a mapping, and is then not a group of options."""
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flattens nested options into one mapping of full names."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict) and prefix + name not in _MAPPINGS:

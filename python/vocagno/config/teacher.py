@@ -1,4 +1,4 @@
-"""Options of the teacher: the model, how it reads, or the scores that it left."""
+"""Options of the teacher: the model and how it reads a corpus, or the scores that it left."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,8 @@ Batching = Literal["auto", "packed", "buckets"]
 Protocol = Literal["vllm", "openai", "sglang"]
 Engine = Literal["transformers", "vllm"]
 MOST_CANDIDATES = 255
-_HERE = ("gguf_file", "attention", "device_map", "tensor_parallel", "sampled")
+"""Largest number of candidates of a token."""
+_IN_PROCESS = ("gguf_file", "attention", "device_map", "tensor_parallel", "sampled")
 """Options of a teacher that transformers loads in this process."""
 
 
@@ -21,11 +22,11 @@ class FurtherTeacher:
     """A teacher whose scores with candidates `guidance.method: distill` adds to the first one's."""
 
     scores: Path | list[Path]
-    """As `teacher.scores`."""
+    """A finished store of its scores, or several, one for each corpus of `data.train`."""
     tokenizer: str
-    """As `teacher.tokenizer`."""
+    """Its tokenizer: tokenizer.json, .json.gz or folder."""
     share: float = 1.0
-    """How much it counts, above 0; the first teacher counts 1."""
+    """Its weight next to the first teacher, which counts 1; above 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,8 @@ class TeacherConfig:
     candidates: int = 0
     """Ids kept of each teacher token, with their log-probabilities, at most 255: the likeliest."""
     sampled: bool | None = None
-    """Whether the less likely ones are drawn, so that the probability of any id is learnt from."""
+    """true: some of the ids are drawn from the less likely ones, so that the student learns from
+    the probability of any id. null: true only where guidance.method: distill sets `candidates`."""
     also: list[FurtherTeacher] | None = None
     """Further teachers, for guidance.method: distill; their scores are of the same corpora."""
     dtype: Dtype = "auto"
@@ -67,23 +69,23 @@ class TeacherConfig:
     attention: str | None = None
     """Attention implementation, as transformers names it; default: the model's own choice."""
     device_map: str | None = None
-    """How a teacher too large for one device is spread (auto, balanced, ...); start one process."""
+    """Spreads a teacher too large for one device (auto, balanced, ...); start one process."""
     tensor_parallel: bool = False
-    """Whether all processes of a launch hold one teacher between them, each a part of every layer;
-    otherwise each holds the teacher whole, and they share the corpus."""
+    """true: all processes of a launch hold one teacher between them, each a part of every layer.
+    false: each process holds the teacher whole, and they share the corpus."""
     server: str | None = None
     """URL of a server that has the model, which is then named as it is there; needs `tokenizer`."""
     protocol: Protocol = "vllm"
-    """What the server speaks: vllm (completions with `prompt_logprobs`), sglang (`/generate`), or
+    """Protocol of the server: vllm (completions with `prompt_logprobs`), sglang (`/generate`), or
     openai (completions with `echo` and `logprobs`)."""
     requests: int = 32
     """Requests to the server under way at once."""
     engine: Engine = "transformers"
-    """What computes the losses of `model` in this process. vllm needs vLLM, for one device; it
-    forms its own batches of at most `batch_tokens`."""
+    """Library that computes the losses of `model` in this process. vllm needs vLLM, for one device;
+    it forms its own batches of at most `batch_tokens`."""
     shard: bool = False
-    """Whether a live teacher is spread over all processes, layer by layer (FSDP2), and gathered a
-    layer at a time; otherwise each process holds it whole."""
+    """true: a live teacher is spread over all processes, layer by layer (FSDP2), and gathered a
+    layer at a time. false: each process holds it whole."""
 
     def __post_init__(self) -> None:
         check_types("teacher", self)
@@ -107,29 +109,31 @@ class TeacherConfig:
             "teacher.candidates: a server of teacher.protocol: openai names candidates by their "
             "text, not by id; use teacher.protocol: vllm or sglang",
         )
-        for one in self.also or []:
-            check_types("teacher.also", one)
-            require(one.share > 0, f"teacher.also.share: not above 0: {one.share}")
+        for further in self.also or []:
+            check_types("teacher.also", further)
+            require(further.share > 0, f"teacher.also.share: must be above 0, got {further.share}")
         live = self.mode == "live"
         require(
             self.server is None or self.tokenizer is not None,
             "teacher.server: needs teacher.tokenizer, that of the model on the server",
         )
-        here = [name for name in _HERE if getattr(self, name)]
+        in_process = [name for name in _IN_PROCESS if getattr(self, name)]
         require(
-            self.server is None or not (here or live),
-            f"teacher.server: excludes teacher.{(*here, 'mode: live')[0]}",
+            self.server is None or not (in_process or live),
+            f"teacher.server: excludes teacher.{(*in_process, 'mode: live')[0]}; omit one of them",
         )
-        not_vllm = [name for name in (*_HERE, "server") if getattr(self, name)]
+        not_vllm = [name for name in (*_IN_PROCESS, "server") if getattr(self, name)]
         not_vllm += ["mode: live"] * live
         not_vllm += [f"batching: {self.batching}"] * (self.batching != "auto")
         require(
             self.engine == "transformers" or not not_vllm,
-            f"teacher.engine: {self.engine} excludes teacher.{(*not_vllm, '')[0]}",
+            f"teacher.engine: {self.engine} excludes teacher.{(*not_vllm, '')[0]}; omit one of "
+            "them",
         )
         for name in ("scores", "also"):
             require(
-                not (live and getattr(self, name)), f"teacher.{name}: are for teacher.mode: stored"
+                not (live and getattr(self, name)),
+                f"teacher.{name}: are for teacher.mode: stored; omit them, or set that mode",
             )
         require(
             not (live and self.tensor_parallel),
@@ -141,7 +145,8 @@ class TeacherConfig:
         )
 
     def scores_of(self, num_corpora: int) -> list[Path | None]:
-        """The store of each corpus; None for the cache. Raises: ConfigError for another number."""
+        """Returns the store of each corpus, or None for one in the cache.
+        Raises: ConfigError if there are several stores, but not one for each corpus."""
         if not isinstance(self.scores, list):
             return [self.scores] * num_corpora
         require(
@@ -153,11 +158,13 @@ class TeacherConfig:
 
     @property
     def context_before(self) -> int:
-        """`min_context`, or what its 0 stands for. No field: a default that was worked out from
-        the default `context` would contradict another one given on the command line."""
+        """Tokens that every scored token has before it at least: `min_context`, or a quarter of
+        `context` if that is 0."""
+        # Not filled in by `__post_init__`: a file of options that was made from the default
+        # `context` would contradict a `context` on the command line.
         return self.min_context or max(1, self.context // 4)
 
     @property
     def names_tokenizer(self) -> bool:
-        """Whether the teacher's tokenizer is known, not only its scores."""
+        """True if the options name the teacher's tokenizer, and not only its scores."""
         return self.tokenizer is not None or self.model is not None

@@ -1,4 +1,8 @@
-"""A corpus: documents in order, cut into shards of a few megabytes."""
+"""Scans a corpus once and cuts it into shards of a few megabytes, whose texts stay on disk.
+
+A shard is named by the hash of its texts, so that a store of scores or rows can be checked against
+the text that it is made from.
+"""
 
 import hashlib
 import json
@@ -17,19 +21,22 @@ SHARD_BYTES = 2_000_000
 """Most bytes of text of a shard by default. A shard is the unit of work that processes share and
 that a killed run repeats, so a small corpus has `_SHARDS` smaller ones."""
 _SHARDS = 16
+"""Number of shards of a small corpus, so that a few processes have work."""
 _LEAST_SHARD_BYTES = 20_000
-"""Bytes of a shard that a corpus is not cut below by default."""
+"""Smallest size of a shard by default."""
 
 _INDEX_VERSION = 3
+"""Version of the cuts in the cache; another one makes processes scan again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Some consecutive records of one source."""
+    """Consecutive records of one source, and the hashes of their documents."""
 
     record: int
+    """Number of records before the cut (`Place.record`)."""
     offset: int
-    """The `Place` before it."""
+    """Number of bytes before the cut (`Place.offset`)."""
     num_records: int
     documents: int
     text_bytes: int
@@ -41,11 +48,12 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class CorpusShard(Cut):
-    """A cut of a source with its place in the corpus."""
+    """A cut of a source with its position in the corpus."""
 
     source: int
-    """Index of the source."""
+    """Index of the source in `Corpus.sources`."""
     first_document: int
+    """Number of documents in the shards before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +62,15 @@ class ShardTexts:
 
     texts: list[str]
     hashes: list[bytes]
-    """`text_hash` of each."""
+    """`text_hash` of each document."""
     prompt_bytes: list[int]
+    """UTF-8 bytes of the prompt at the start of each document."""
     places: list[str]
-    """File and line of each."""
+    """File and line of each document, in words."""
 
-    def refused(self, why: Mapping[int, str]) -> list[Refused]:
-        """The documents that are omitted. Args: why: the reasons, by their number."""
-        return [Refused(row, self.places[row], reason) for row, reason in why.items()]
+    def refused(self, reasons: Mapping[int, str]) -> list[Refused]:
+        """Names the documents that are omitted, from the reasons by their number in the shard."""
+        return [Refused(row, self.places[row], reason) for row, reason in reasons.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +109,14 @@ class Corpus:
         Raises: CorpusError if they have changed since the corpus was scanned."""
         source = self.sources[shard.source]
         numbers = range(shard.record, shard.record + shard.num_records)
-        # In this order, the source is not asked for a record after the last one.
+        # `zip` asks its first argument first: so no record is read after the last one.
         records = zip(numbers, source.read(Place(shard.record, shard.offset)), strict=False)
-        found = [(number, one) for number, (_, one) in records if one is not None]
-        places = [source.place(number) for number, _ in found]
-        texts = [document.text for _, document in found]
-        prompts = [document.prompt_bytes for _, document in found]
+        documents = [
+            (number, document) for number, (_, document) in records if document is not None
+        ]
+        places = [source.place(number) for number, _ in documents]
+        texts = [document.text for _, document in documents]
+        prompts = [document.prompt_bytes for _, document in documents]
         hashes = [text_hash(text) for text in texts]
         if (texts_hash(hashes), _prompt_hash(prompts)) != (shard.text_hash, shard.prompt_hash):
             raise CorpusError(
@@ -116,12 +127,12 @@ class Corpus:
 
 
 def text_hash(text: str) -> bytes:
-    """16-byte hash of a document's UTF-8 bytes."""
+    """Hashes the UTF-8 bytes of a document to 16 bytes."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def texts_hash(hashes: Iterable[bytes]) -> str:
-    """Hash of a sequence of documents, from their hashes."""
+    """Hashes a sequence of documents, given the hash of each."""
     return hashlib.blake2b(b"".join(hashes), digest_size=16).hexdigest()
 
 
@@ -138,70 +149,72 @@ def scan(
     (a file: its size or time). Processes that scan at the same time share the sources.
 
     Args:
-        corpus: as for `open_sources`.
+        corpus: a file, a folder, an address or `datasets:NAME` (`open_sources`).
         advance: called from time to time with the bytes of text that this process has read.
         shard_bytes: bytes of text of a shard, or a little more; default: a sixteenth of the text,
             at least 20,000 and at most `SHARD_BYTES`. It follows from the text only.
-        max_refused: as `Corpus`.
+        max_refused: share of the documents that a store may omit (`Corpus.max_refused`).
     Raises: CorpusError for a missing or empty corpus or a record that is not a document.
     """
     sources, size = open_sources(corpus), shard_bytes or SHARD_BYTES
-    read = 0
+    bytes_read = 0
 
-    def cuts_of(source: Source) -> Iterator[Cut]:
-        nonlocal read
+    def cut_source(source: Source) -> Iterator[Cut]:
+        nonlocal bytes_read
         for cut in _cuts(source, size):
-            read += cut.text_bytes
-            advance(read)
+            bytes_read += cut.text_bytes
+            advance(bytes_read)
             yield cut
 
-    def cut() -> list[list[Cut]]:
+    def cut_all() -> list[list[Cut]]:
         if cache is None:
-            return [list(cuts_of(source)) for source in sources]
-        return _kept(sources, size, cache / "corpora", cuts_of)
+            return [list(cut_source(source)) for source in sources]
+        return _cached_cuts(sources, size, cache / "corpora", cut_source)
 
-    found = cut()
+    cuts_by_source = cut_all()
     if shard_bytes is None:
-        text_bytes = sum(cut.text_bytes for cuts in found for cut in cuts)
+        text_bytes = sum(cut.text_bytes for cuts in cuts_by_source for cut in cuts)
         smaller = max(_LEAST_SHARD_BYTES, text_bytes // _SHARDS)
-        if smaller < min(size, text_bytes):  # little enough to be read again
+        # The size of a small corpus is known only now; it is small enough to be read again.
+        if smaller < min(size, text_bytes):
             size = smaller
-            found = cut()
-    shards = list(_numbered(found))
+            cuts_by_source = cut_all()
+    shards = list(_number_shards(cuts_by_source))
     if not any(shard.text_bytes for shard in shards):
         raise _empty(corpus)
     return Corpus(str(corpus), sources, shards, max_refused, size)
 
 
-def _kept(
-    sources: list[Source], size: int, folder: Path, cuts_of: Callable[[Source], Iterator[Cut]]
+def _cached_cuts(
+    sources: list[Source], size: int, folder: Path, cut_source: Callable[[Source], Iterator[Cut]]
 ) -> list[list[Cut]]:
-    """The cuts of each source from its file in the cache, made if missing."""
+    """Reads the cuts of each source from its file in the cache, which is made first if missing."""
     keys = [digest(json.dumps([_INDEX_VERSION, size, s.identity()])) for s in sources]
     by_key = dict(zip(keys, sources, strict=True))
-    found: dict[str, list[Cut]] = {}
+    cuts_by_key: dict[str, list[Cut]] = {}
 
     def make(key: str) -> None:
-        cuts = [asdict(cut) for cut in cuts_of(by_key[key])]
+        cuts = [asdict(cut) for cut in cut_source(by_key[key])]
         write_json(folder / f"{key}.json", {"cuts": cuts, "check": digest(json.dumps(cuts))})
 
-    def done(key: str) -> bool:
-        """Whether an index exists and is undamaged; stores its cuts in `found`."""
+    def read(key: str) -> bool:
+        """Stores the cuts of a file in `cuts_by_key`; True if it exists and is undamaged."""
         try:
             index = json.loads((folder / f"{key}.json").read_bytes())
             if index["check"] == digest(json.dumps(index["cuts"])):
-                found[key] = [Cut(**cut) for cut in index["cuts"]]
+                cuts_by_key[key] = [Cut(**cut) for cut in index["cuts"]]
         except (OSError, ValueError, KeyError, TypeError):
             return False
-        return key in found
+        return key in cuts_by_key
 
-    share(list(by_key), folder, done=done, make=make, report=done)
-    return [found[key] for key in keys]
+    share(list(by_key), folder, done=read, make=make, report=read)
+    return [cuts_by_key[key] for key in keys]
 
 
-def _numbered(found: list[list[Cut]]) -> Iterator[CorpusShard]:
+def _number_shards(cuts_by_source: list[list[Cut]]) -> Iterator[CorpusShard]:
+    """Numbers the documents of all cuts through; cuts without documents are no shards."""
     first_document = 0
-    for source, cuts in enumerate(found):
+    for source, cuts in enumerate(cuts_by_source):
         for cut in cuts:
             if cut.documents:
                 yield CorpusShard(**asdict(cut), source=source, first_document=first_document)
@@ -209,13 +222,13 @@ def _numbered(found: list[list[Cut]]) -> Iterator[CorpusShard]:
 
 
 def _cuts(source: Source, size: int) -> Iterator[Cut]:
-    """Cuts a source into parts of about `size` bytes of text."""
+    """Cuts a source into runs of records with `size` bytes of text, or a little more."""
     before = after = Place()
     text_bytes = 0
     hashes: list[bytes] = []
     prompts: list[int] = []
 
-    def cut() -> Cut:
+    def make_cut() -> Cut:
         return Cut(
             *before,
             after.record - before.record,
@@ -231,10 +244,10 @@ def _cuts(source: Source, size: int) -> Iterator[Cut]:
             prompts.append(document.prompt_bytes)
             text_bytes += len(document.text.encode())
         if text_bytes >= size:
-            yield cut()
+            yield make_cut()
             before, text_bytes, hashes, prompts = after, 0, [], []
     if after != before:
-        yield cut()
+        yield make_cut()
 
 
 def _prompt_hash(prompt_bytes: list[int]) -> str:
@@ -242,8 +255,9 @@ def _prompt_hash(prompt_bytes: list[int]) -> str:
 
 
 def read_batches(corpus: str | Path, batch_bytes: int = SHARD_BYTES) -> Iterator[list[str]]:
-    """The documents of a corpus in order, as lists of at least `batch_bytes` of text; not hashed.
-    Raises: as `scan`, on reaching the record."""
+    """Yields the documents of a corpus in order, as lists of at least `batch_bytes` of text; they
+    are not hashed.
+    Raises: CorpusError for an empty corpus, or on reaching a record that is not a document."""
     texts: list[str] = []
     size, is_empty = 0, True
     for source in open_sources(corpus):

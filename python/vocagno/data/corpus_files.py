@@ -1,4 +1,5 @@
-"""Files of a corpus, on this machine or at an address that fsspec reads (`s3://`, `hf://`)."""
+"""Finds and opens the files of a corpus, on this machine or at an address that fsspec reads
+(`s3://`, `hf://`)."""
 
 import errno
 import io
@@ -16,12 +17,12 @@ from vocagno.system.files import POINTER_SIZE, refuse_pointer
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".txt")
 _BLOCK = 1 << 23
 """Bytes that are read ahead from a remote file."""
-_COPIED = 1 << 20
-"""Bytes that are taken from these at once."""
+_BUFFER = 1 << 20
+"""Bytes that are taken at once from those read ahead."""
 
 
 class CorpusError(InputError):
-    """A corpus cannot be read; names file and line."""
+    """A corpus that cannot be read; the message names the file and the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class CorpusFile:
     """A file that can be opened any number of times."""
 
     path: str
-    """Of this machine, or of a file system, without its protocol."""
+    """The path on this machine, or in `system`, without its protocol."""
     system: Any = None
     """The fsspec file system; None: this machine."""
 
@@ -40,21 +41,22 @@ class CorpusFile:
 
     @property
     def suffix(self) -> str:
-        """The last one, with its dot."""
+        """The last suffix, with its dot."""
         return PurePath(self.path).suffix
 
     def stamp(self) -> list[Any]:
-        """Changes (as JSON) if the content may have changed: name, size and time, or what the file
-        system tells of its content (an ETag)."""
+        """Returns a value, which JSON can hold, that changes if the content may have changed: name,
+        size and time, or a mark of the content that the file system keeps (an ETag)."""
         if self.system is not None:
             return [self.name, str(self.system.ukey(self.path))]
         stat = Path(self.path).stat()
         return [self.path, stat.st_size, stat.st_mtime_ns]
 
     def open(self) -> BinaryIO:
-        """Its bytes; seekable. Raises: OSError; CorpusError for a stand-in of a file that is
-        elsewhere, which would be read as a text."""
-        file = self._bytes()
+        """Opens the file for reading bytes; it is seekable.
+        Raises: OSError; CorpusError for a pointer of Git LFS or git-annex to a file that is
+            elsewhere, which would be read as a text."""
+        file = self._open_bytes()
         try:
             if file.seek(0, io.SEEK_END) < POINTER_SIZE:
                 file.seek(0)
@@ -65,12 +67,13 @@ class CorpusFile:
             raise
         return file
 
-    def _bytes(self) -> io.BufferedReader:
+    def _open_bytes(self) -> io.BufferedReader:
+        """Opens the file on this machine or at its address."""
         if self.system is None:
             return Path(self.path).open("rb")
         with _as_os_errors(self.name):
             remote = self.system.open(self.path, "rb", block_size=_BLOCK)
-        return io.BufferedReader(_RemoteBytes(remote, self.name), _COPIED)
+        return io.BufferedReader(_RemoteBytes(remote, self.name), _BUFFER)
 
 
 class _RemoteBytes(io.RawIOBase):
@@ -91,9 +94,9 @@ class _RemoteBytes(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         with _as_os_errors(self._address):
-            found = self._file.read(len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
+            content = self._file.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
 
     def close(self) -> None:
         self._file.close()
@@ -102,7 +105,7 @@ class _RemoteBytes(io.RawIOBase):
 
 @contextmanager
 def _as_os_errors(address: str) -> Iterator[None]:
-    """Each file system raises errors of its own, and OSError without a number."""
+    """Turns any error of a file system into an OSError with a number, and the address in words."""
     try:
         yield
     except Exception as error:
@@ -111,7 +114,8 @@ def _as_os_errors(address: str) -> Iterator[None]:
 
 
 def corpus_files(corpus: str | Path) -> list[CorpusFile]:
-    """The files of a corpus: one, or those of a folder sorted by name.
+    """Lists the files of a corpus: one, or those of a folder sorted by name. Prints the names of
+    those in a folder that are skipped.
     Raises: CorpusError if there is nothing to read."""
     is_remote = "://" in str(corpus)
     name = str(corpus) if is_remote else str(Path(corpus).absolute())
@@ -131,14 +135,14 @@ def corpus_files(corpus: str | Path) -> list[CorpusFile]:
     for file in files:
         if not entries[file]:
             raise CorpusError(_why_no_file(file, is_remote=is_remote))
-    if others := sorted({*entries} - {*files}):
-        names = ", ".join(PurePath(entry).name for entry in others)
+    if skipped := sorted({*entries} - {*files}):
+        names = ", ".join(PurePath(entry).name for entry in skipped)
         print(f"{name}: skipped (hidden, or not {suffixes}): {names}", file=sys.stderr)
     return [CorpusFile(file, system) for file in files]
 
 
 def _why_no_file(path: str, *, is_remote: bool) -> str:
-    """Says what is in the place of a file of a corpus, and the way out."""
+    """Returns an error message: what is in the place of a file of a corpus, and the way out."""
     if not is_remote and Path(path).is_symlink() and not Path(path).exists():
         return (
             f"{path}: a link to {Path(path).readlink()}, which is not there; fetch that file (git "
@@ -151,7 +155,7 @@ def _why_no_file(path: str, *, is_remote: bool) -> str:
 
 
 def _local(path: Path) -> tuple[None, str, dict[str, bool] | None]:
-    """As `_remote`, of this machine."""
+    """Looks up a path on this machine and returns what `_remote` does, without a file system."""
     if path.is_dir():
         return None, str(path), {str(entry): entry.is_file() for entry in sorted(path.iterdir())}
     if path.is_file():
@@ -165,8 +169,11 @@ def _local(path: Path) -> tuple[None, str, dict[str, bool] | None]:
 
 
 def _remote(address: str) -> tuple[Any, str, dict[str, bool] | None]:
-    """The file system, the path there, and, if it is a folder, the paths in it, sorted, with
-    whether each is a file."""
+    """Looks up an address.
+
+    Returns: the file system, the path in it, and, if that is a folder, the paths in the folder,
+        sorted, each with True if it is a file. They are None if the path is itself a file.
+    """
     import fsspec
 
     try:  # without a cache of listings: other processes write there, too
@@ -176,7 +183,7 @@ def _remote(address: str) -> tuple[Any, str, dict[str, bool] | None]:
             return system, path, {name: entries[name] != "directory" for name in sorted(entries)}
         if system.isfile(path):
             return system, path, None
-        system.info(path)  # raises why
+        system.info(path)  # neither a file nor a folder: this says why
         raise FileNotFoundError
     except FileNotFoundError:
         raise CorpusError(f"{address}: no such file or folder") from None

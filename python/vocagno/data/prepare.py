@@ -1,5 +1,5 @@
-"""Prepares a corpus: tokenizes it once for the student and packs it into fixed-length rows; copies
-its texts, of which a live teacher reads any part, to memory-mapped bytes."""
+"""Prepares a corpus: tokenizes it once for the student, packs the tokens into rows of one length,
+and, for a live teacher, copies the texts to a store from which any part of a text can be read."""
 
 import multiprocessing
 import os
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vocagno.data.corpus import Corpus, CorpusShard, ShardTexts, scan, text_hash, texts_hash
 from vocagno.data.rows import ROWS, RowStore, cut_rows, join_documents, write_rows
-from vocagno.data.store.building import Advance, Made, make_store, store_key
+from vocagno.data.store.building import Advance, MakeResult, make_store, store_key
 from vocagno.data.store.format import MANIFEST, MAX_REFUSED, RowShard, ShardedStore, StoreKind
 from vocagno.data.store.shards import (
     Description,
@@ -34,7 +34,7 @@ from vocagno.system.signals import Terminated, terminable
 from vocagno.tokens.student_tokenizer import StudentTokenizer, student_tokenizer
 
 
-def scanned(
+def scan_with_progress(
     corpus: str | Path,
     cache: Path,
     *,
@@ -42,13 +42,15 @@ def scanned(
     shard_bytes: int | None = None,
     max_refused: float = MAX_REFUSED,
 ) -> Corpus:
-    """The corpus, scanned if the cache does not have it yet. Args: as `scan`."""
+    """Scans a corpus, unless the cache has it, and shows a progress bar. `scan` says what the
+    arguments are."""
     with Progress("reading", None, unit="B", show=show_progress) as progress:
         return scan(corpus, cache, progress.at, shard_bytes, max_refused)
 
 
 def rows_made_from(tokenizer: StudentTokenizer, seq_len: int, prompts: str = "") -> dict[str, Any]:
-    """The inputs, apart from the text, that determine the rows.
+    """Returns the inputs, apart from the text, that determine the rows. The store records them, so
+    that rows made with other ones are refused.
     Args: prompts: `Corpus.prompt_fingerprint`."""
     return {
         "format": f"{ROWS.kind} {ROWS.version}",
@@ -60,7 +62,7 @@ def rows_made_from(tokenizer: StudentTokenizer, seq_len: int, prompts: str = "")
     }
 
 
-def prepared_rows(
+def prepare_rows(
     corpus: Corpus,
     tokenizer: StudentTokenizer,
     seq_len: int,
@@ -69,19 +71,19 @@ def prepared_rows(
     show_progress: bool,
     workers: int = 1,
     folder: Path | None = None,
-) -> tuple[RowStore, Made]:
-    """The rows of a corpus from the cache (or `folder`), packed first if missing.
+) -> tuple[RowStore, MakeResult]:
+    """Opens the rows of a corpus in the cache (or `folder`), and packs them first if missing.
     Args: workers: number of processes that share the shards; it does not change the rows."""
     made_from = rows_made_from(tokenizer, seq_len, corpus.prompt_fingerprint)
     folder = path_of(folder or cache / "rows" / store_key(corpus, made_from))
     helpers = 0 if (folder / MANIFEST).is_file() else min(workers, len(corpus.shards)) - 1
-    given = corpus.name, corpus.max_refused, corpus.shard_bytes, cache
-    of_rows = tokenizer.source, tokenizer.eos, seq_len, folder
+    corpus_arguments = corpus.name, corpus.max_refused, corpus.shard_bytes, cache
+    rows_arguments = tokenizer.source, tokenizer.eos, seq_len, folder
 
     def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
         pack_shard(path, corpus.read(shard), shard.first_document, tokenizer, seq_len, made_from)
 
-    with _helpers(helpers, *given, *of_rows):
+    with _start_helpers(helpers, *corpus_arguments, *rows_arguments):
         made = make_store(corpus, folder, ROWS, made_from, make, show_progress=show_progress)
     return RowStore(folder), made
 
@@ -98,26 +100,42 @@ def pack_shard(
     placed in its text has no row; the shard's description names it.
 
     Args:
-        first_document: number of the first of them.
+        first_document: number of the first document in the corpus.
         made_from: `rows_made_from`.
     """
     spans = tokenizer.spans
-    tokens, why = spans.try_encode(documents.texts)
-    around = spans.prefix_ids, tokenizer.eos_id
-    stream = join_documents(tokens, first_document, *around, documents.prompt_bytes, skipped=why)
-    rows, given = cut_rows(stream, seq_len), (documents.hashes, first_document, made_from)
-    write_rows(path, rows, seq_len, spans.vocabulary_size, *given, refused=documents.refused(why))
+    tokens, reasons = spans.try_encode(documents.texts)
+    stream = join_documents(
+        tokens,
+        first_document,
+        spans.prefix_ids,
+        tokenizer.eos_id,
+        documents.prompt_bytes,
+        skipped=reasons,
+    )
+    write_rows(
+        path,
+        cut_rows(stream, seq_len),
+        seq_len,
+        spans.vocabulary_size,
+        documents.hashes,
+        first_document,
+        made_from,
+        refused=documents.refused(reasons),
+    )
 
 
 def open_rows(folder: Path, tokenizer: StudentTokenizer, seq_len: int) -> RowStore:
-    """Rows that were made beforehand, by `vocagno prepare --out` or `RowPacker`.
+    """Opens rows that were made beforehand, by `vocagno prepare --out` or `RowPacker`.
     Raises: StoreError if they were made with another tokenizer or length."""
     rows = RowStore(folder)
-    found = rows.manifest.made_from
-    expected = rows_made_from(tokenizer, seq_len, found.get("prompts", ""))
-    if (found := {name: found.get(name) for name in expected}) != expected:
+    made_from = rows.manifest.made_from
+    # The prompts follow from the text, which is not read again here.
+    expected = rows_made_from(tokenizer, seq_len, made_from.get("prompts", ""))
+    inputs = {name: made_from.get(name) for name in expected}
+    if inputs != expected:
         raise StoreError(
-            f"{folder}: these rows were made with another {first_difference(found, expected)}; "
+            f"{folder}: these rows were made with another {first_difference(inputs, expected)}; "
             "make them again with the tokenizer and the data.seq_len of this run"
         )
     return rows
@@ -133,8 +151,8 @@ def write_texts(
         "text": list_column(flat, pa.uint8(), large=True),
     }
     counts = {"documents": len(texts), "tokens": 0, "bytes": sum(map(len, flat))}
-    given = TEXTS.kind, TEXTS.version, made_from, texts_hash(hashes), counts
-    write_shard(path, columns, Description(*given))
+    description = Description(TEXTS.kind, TEXTS.version, made_from, texts_hash(hashes), counts)
+    write_shard(path, columns, description)
 
 
 class TextStore(ShardedStore["TextShard"]):
@@ -147,8 +165,11 @@ class TextStore(ShardedStore["TextShard"]):
         super().__init__(folder, TEXTS)
 
     def piece(self, document: int, first_byte: int, end_byte: int) -> tuple[str, int]:
-        """Bytes `[first_byte, end_byte)` of a document, widened to whole characters, and the byte
-        at which that text begins."""
+        """Reads bytes `[first_byte, end_byte)` of a document, widened to whole characters.
+
+        Returns: the text, and the byte of the document at which it begins.
+        Raises: StoreError if the document is damaged.
+        """
         shard, row = self.locate(document)
         if not shard.is_whole_once_read(row):
             raise StoreError(
@@ -161,7 +182,7 @@ class TextStore(ShardedStore["TextShard"]):
 
 
 class TextShard(RowShard):
-    """A shard whose columns are looked up once."""
+    """A shard of texts. Its columns are looked up once, when it is opened."""
 
     def __init__(self, path: Path, frame: Frame | None = None) -> None:
         super().__init__(path, frame)
@@ -178,38 +199,40 @@ class TextShard(RowShard):
         return bool(text_hash(text) == self.text_hashes[row].tobytes())
 
     def is_consistent(self) -> bool:
-        """Whether the description's counts and hash match the content of the shard."""
-        named = texts_hash(bytes(text) for text in self.text_hashes.tolist())
+        """Tells whether the description's counts and hash match the content of the shard."""
+        text_hash = texts_hash(bytes(text) for text in self.text_hashes.tolist())
         counts = {"documents": len(self), "tokens": 0, "bytes": len(self.texts.values)}
-        return (counts, named) == (self.description.counts, self.description.text_hash)
+        return (counts, text_hash) == (self.description.counts, self.description.text_hash)
 
 
 TEXTS = StoreKind("texts", 1, "documents", TextShard, "copying texts", "train")
 
 
-def _at_character(text: NDArray[np.uint8], place: int, step: int) -> int:
-    """The nearest place at or after (or before) `place` at which a UTF-8 character begins."""
-    while 0 < place < len(text) and text[place] & 0xC0 == 0x80:
-        place += step
-    return place
+def _at_character(text: NDArray[np.uint8], position: int, step: int) -> int:
+    """Returns the nearest position at which a UTF-8 character begins, at `position` or after it
+    (step 1) or before it (step -1)."""
+    while 0 < position < len(text) and text[position] & 0xC0 == 0x80:  # a continuation byte
+        position += step
+    return position
 
 
-def kept_texts(corpus: Corpus, cache: Path, *, show_progress: bool) -> TextStore:
-    """The text store of a corpus from the cache, written first if missing."""
+def prepare_texts(corpus: Corpus, cache: Path, *, show_progress: bool) -> TextStore:
+    """Opens the text store of a corpus in the cache, and writes it first if missing."""
     made_from = {"format": f"{TEXTS.kind} {TEXTS.version}"}
     folder = cache / "texts" / store_key(corpus, made_from)
 
     def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
-        found = corpus.read(shard)
-        write_texts(path, found.texts, found.hashes, made_from)
+        documents = corpus.read(shard)
+        write_texts(path, documents.texts, documents.hashes, made_from)
 
     make_store(corpus, folder, TEXTS, made_from, make, show_progress=show_progress)
     return TextStore(folder)
 
 
 @contextmanager
-def _helpers(count: int, *arguments: Any) -> Iterator[None]:
-    """Processes that do the same work next to this one. If one fails, the others do its share."""
+def _start_helpers(count: int, *arguments: Any) -> Iterator[None]:
+    """Starts processes that do the same work next to this one, and ends them. If one fails, the
+    others do its share."""
     context = multiprocessing.get_context("spawn")  # a fork would copy the tokenizers' threads
     helpers = [context.Process(target=_help, args=arguments, daemon=True) for _ in range(count)]
     for helper in helpers:
@@ -233,7 +256,8 @@ def _help(
     seq_len: int,
     folder: Path,
 ) -> None:
-    """The body of a helper. It exits when the process that started it ends, for any reason."""
+    """Prepares rows in a helper, which exits when the process that started it ends, for any
+    reason: a killed command leaves no process behind."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -246,8 +270,8 @@ def _help(
     try:
         with terminable():
             tokenizer = student_tokenizer(source, eos)
-            found = scan(corpus, cache, shard_bytes=shard_bytes, max_refused=max_refused)
-            prepared_rows(found, tokenizer, seq_len, cache, show_progress=False, folder=folder)
+            shards = scan(corpus, cache, shard_bytes=shard_bytes, max_refused=max_refused)
+            prepare_rows(shards, tokenizer, seq_len, cache, show_progress=False, folder=folder)
     except Terminated:
         pass
     except Exception as error:  # the others continue; they report it if they meet it, too

@@ -1,8 +1,9 @@
-"""Packed training rows of a fixed length: each token with its bytes, each row with its pieces.
+"""Packs tokenized documents into training rows of a fixed length, and stores and reads these rows.
 
 The documents of a shard are concatenated, each as BOS (if the student's tokenizer adds one), its
 tokens, EOS. A row holds `seq_len + 1` ids and the next row starts with the last of them. So every
-token of a shard except the first is predicted once. The last row of a shard is padded.
+token of a shard except the first is predicted once. The last row of a shard is padded. A row knows
+which bytes of its document each token covers, and which runs of tokens (pieces) share a document.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from vocagno.data.corpus import texts_hash
-from vocagno.data.store.format import REFUSED, RowShard, ShardedStore, StoreKind, located
+from vocagno.data.store.format import REFUSED, RowShard, ShardedStore, StoreKind, find_part
 from vocagno.data.store.shards import (
     CodedSpans,
     Description,
@@ -34,7 +35,7 @@ from vocagno.data.store.shards import (
 from vocagno.tokens.token_spans import TokenizedTexts
 
 NUMBERED_BY_SHARD = {"documents": "numbered in each shard"}
-"""Of what a store is made from, if its shards were made without knowing how many documents precede
+"""Field of `made_from` in a store whose shards were made without knowing how many documents precede
 them. `RowStore` numbers the documents over all shards."""
 
 
@@ -56,10 +57,11 @@ class Row:
 
     @property
     def new_bytes(self) -> NDArray[np.int64]:
-        """(n,) bytes that a token covers and none before it in its piece: they add up to the text,
-        which the tokens of one character may all cover."""
+        """(n,) number of bytes that a token covers and no token before it in its piece does. They
+        add up to the bytes of the text, although the tokens of one character may all cover it."""
+        # Each piece is shifted by 4 GiB more, so that no piece overlaps one before it.
         offsets = np.repeat(np.arange(len(self.num_tokens)) << 32, self.num_tokens)
-        start, end = self.spans.T + offsets  # the pieces one after the other
+        start, end = self.spans.T + offsets
         before = np.append(0, np.maximum.accumulate(end))[:-1]
         sizes: NDArray[np.int64] = np.maximum(end - np.maximum(start, before), 0)
         return sizes
@@ -70,11 +72,13 @@ class Stream:
     """The documents of a shard as one sequence of n tokens."""
 
     ids: NDArray[np.int32]
+    """(n,) token ids."""
     spans: NDArray[np.int32]
+    """(n, 2) byte spans in the document of the token; empty for BOS and EOS."""
     documents: NDArray[np.int64]
     """(n,) document of the corpus that each token is from."""
     is_prompt: NDArray[np.bool_]
-    """(n,) whether the token belongs to a prompt."""
+    """(n,) true for the tokens of a prompt."""
 
 
 def join_documents(
@@ -89,9 +93,10 @@ def join_documents(
     """Concatenates documents, each between its BOS and EOS.
 
     Args:
-        skipped: documents of which nothing is in the stream.
+        first_document: number of the first document in the corpus.
         prompt_bytes: length of each document's prompt in bytes. The tokens that end within it, and
             the BOS before them, are not learnt.
+        skipped: documents of which nothing is in the stream.
     """
     empty = np.zeros((1, 2), np.int32)
     prefix, prefix_spans = np.array(prefix_ids, np.int32), np.repeat(empty, len(prefix_ids), axis=0)
@@ -101,15 +106,16 @@ def join_documents(
         if index in skipped:
             sizes.append(0)
             continue
-        place = tokens.text(index)
-        ids += [prefix, tokens.ids[place], eos]
-        spans += [prefix_spans, tokens.spans[place], empty]
-        sizes.append(len(prefix) + place.stop - place.start + 1)
-        learnt_from = 0
+        rows = tokens.text(index)
+        ids += [prefix, tokens.ids[rows], eos]
+        spans += [prefix_spans, tokens.spans[rows], empty]
+        sizes.append(len(prefix) + rows.stop - rows.start + 1)
+        first_learnt = 0
         if prompt_bytes is not None and prompt_bytes[index]:
-            answers = tokens.spans[place][:, 1] > prompt_bytes[index]
-            learnt_from = len(prefix) + int(np.argmax(np.append(answers, True)))
-        prompts.append(np.arange(sizes[-1]) < learnt_from)
+            is_answer = tokens.spans[rows][:, 1] > prompt_bytes[index]
+            # EOS is learnt in any case: a document may be a prompt with an empty completion.
+            first_learnt = len(prefix) + int(np.argmax(np.append(is_answer, True)))
+        prompts.append(np.arange(sizes[-1]) < first_learnt)
     documents = np.repeat(np.arange(len(tokens), dtype=np.int64) + first_document, sizes)
     return Stream(np.concatenate(ids), np.concatenate(spans), documents, np.concatenate(prompts))
 
@@ -121,17 +127,18 @@ def cut_rows(stream: Stream, seq_len: int) -> list[Row]:
 
 
 def document_rows(stream: Stream) -> list[Row]:
-    """A row for each document of a stream, of any length."""
+    """Makes a row of each document of a stream, of any length."""
     heads = np.flatnonzero(np.diff(stream.documents, prepend=stream.documents[:1] - 1)).tolist()
     return [_row(stream, slice(*ends)) for ends in pairwise([*heads, len(stream.ids)])]
 
 
-def _row(stream: Stream, place: slice) -> Row:
-    documents = stream.documents[place]
+def _row(stream: Stream, tokens: slice) -> Row:
+    """Makes a row of some tokens; a piece begins at each token of another document."""
+    documents = stream.documents[tokens]
     heads = np.flatnonzero(np.diff(documents, prepend=documents[0] - 1))
     counts = np.diff(heads, append=len(documents)).astype(np.int32)
-    prompts = np.add.reduceat(stream.is_prompt[place], heads, dtype=np.int32)
-    return Row(stream.ids[place], stream.spans[place], documents[heads], counts, prompts)
+    prompts = np.add.reduceat(stream.is_prompt[tokens], heads, dtype=np.int32)
+    return Row(stream.ids[tokens], stream.spans[tokens], documents[heads], counts, prompts)
 
 
 _LISTS = {
@@ -167,24 +174,29 @@ def write_rows(
     width = seq_len + 1
     ids = np.zeros((len(rows), width), np.int32)
     lengths = np.zeros((len(rows), width), np.uint8)
-    names = np.frombuffer(b"".join(hashes), "V16")
-    lists = []
+    text_hashes = np.frombuffer(b"".join(hashes), "V16")
+    lists = []  # for each row, its lists in the order of `_LISTS`
     checks = []
     for number, row in enumerate(rows):
-        firsts, n = _first_bytes(row), len(row.ids)
-        spans = encode_spans(row.spans, PieceSpans(row.num_tokens, firsts))
+        first_bytes, n = _first_bytes(row), len(row.ids)
+        spans = encode_spans(row.spans, PieceSpans(row.num_tokens, first_bytes))
         ids[number, :n], lengths[number, :n] = row.ids, spans.lengths
-        own_names = names[row.documents - first_document]
-        rest = firsts, row.num_tokens, row.num_prompt
-        lists.append((spans.long_lengths, spans.starts, row.documents, own_names, *rest))
+        by_piece = (
+            row.documents,
+            text_hashes[row.documents - first_document],
+            first_bytes,
+            row.num_tokens,
+            row.num_prompt,
+        )
+        lists.append((spans.long_lengths, spans.starts, *by_piece))
         checks.append(checksum(ids[number, :n], spans.lengths, *lists[-1]))
     id_type = pa.uint16() if vocabulary_size <= 1 << 16 else pa.int32()
     columns = {
         "ids": pa.FixedSizeListArray.from_arrays(pa.array(ids.ravel()).cast(id_type), width),
         "length": pa.FixedSizeListArray.from_arrays(pa.array(lengths.ravel()), width),
     }
-    for place, (name, kind) in enumerate(_LISTS.items()):
-        columns[name] = list_column([of_row[place] for of_row in lists], kind)
+    for number, (name, value_type) in enumerate(_LISTS.items()):
+        columns[name] = list_column([row_lists[number] for row_lists in lists], value_type)
     columns["check"] = pa.array(checks, pa.uint32())
     counts = {
         "rows": len(rows),
@@ -192,19 +204,21 @@ def write_rows(
         "tokens": sum(len(row.ids) - 1 for row in rows),
         **({REFUSED: len(refused)} if refused else {}),
     }
-    given = ROWS.kind, ROWS.version, made_from, texts_hash(hashes), counts, refused
-    write_shard(path, columns, Description(*given))
+    text_hash = texts_hash(hashes)
+    description = Description(ROWS.kind, ROWS.version, made_from, text_hash, counts, refused)
+    write_shard(path, columns, description)
 
 
 def _first_bytes(row: Row) -> NDArray[np.int32]:
-    """The byte at which the text of each piece begins: the start of its first non-empty span."""
+    """Returns the byte at which the text of each piece begins: the start of its first non-empty
+    span, or 0 if all are empty."""
     stops = np.cumsum(row.num_tokens)
     filled = np.flatnonzero(row.spans[:, 1] > row.spans[:, 0])
     # The next one from the head of each piece on; the end of the row if there is none.
-    places = np.append(filled, len(row.spans))[np.searchsorted(filled, stops - row.num_tokens)]
-    found, firsts = places < stops, np.zeros(len(stops), np.int32)
-    firsts[found] = row.spans[places[found], 0]
-    return firsts
+    nearest = np.append(filled, len(row.spans))[np.searchsorted(filled, stops - row.num_tokens)]
+    has_text, first_bytes = nearest < stops, np.zeros(len(stops), np.int32)
+    first_bytes[has_text] = row.spans[nearest[has_text], 0]
+    return first_bytes
 
 
 class RowStore(ShardedStore["RowsShard"]):
@@ -218,7 +232,8 @@ class RowStore(ShardedStore["RowsShard"]):
         entries, made_from = self.manifest.shards, self.manifest.made_from
         counts = (entry.counts["documents"] for entry in entries[:-1])
         is_numbered = not NUMBERED_BY_SHARD.items() <= made_from.items()
-        self._firsts = [0] * len(entries) if is_numbered else [0, *accumulate(counts)]
+        # What is added to the numbers of documents in each shard.
+        self._first_documents = [0] * len(entries) if is_numbered else [0, *accumulate(counts)]
 
     def __getitem__(self, index: int) -> Row:
         shard, row = self.locate(index)
@@ -226,13 +241,13 @@ class RowStore(ShardedStore["RowsShard"]):
 
     def _open(self, number: int) -> "RowsShard":
         shard = super()._open(number)
-        shard.first_document = self._firsts[number]
+        shard.first_document = self._first_documents[number]
         return shard
 
     def documents(
         self, numbers: Iterable[int] | None = None
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The `corpus.text_hash` (16 bytes) and the number of tokens of each document.
+        """Reads the `corpus.text_hash` (16 bytes) and the number of tokens of each document.
 
         Both are zero for a document without a row: one that is omitted, or an empty one that is
         the only one in its shard.
@@ -250,12 +265,12 @@ class RowStore(ShardedStore["RowsShard"]):
 
 
 class RowsShard(RowShard):
-    """A shard whose columns are looked up once."""
+    """A shard of rows. Its columns are looked up once, when it is opened."""
 
     def __init__(self, path: Path, frame: Frame | None = None) -> None:
         super().__init__(path, frame)
         self.first_document: int = 0
-        """Is added to the numbers of documents in the file."""
+        """Number that is added to those of the documents in the file."""
         width = self.batch.schema.field("ids").type.list_size
         self._ids = self.values("ids").reshape(len(self), width)
         self._lengths = self.values("length").reshape(len(self), width)
@@ -267,7 +282,7 @@ class RowsShard(RowShard):
         _, _, self.documents, self.text_hashes, _, self.num_tokens, _ = self._lists
 
     def __getitem__(self, index: int) -> Row:
-        row = self._read(index)
+        row = self._row_if_whole(index)
         if row is None:
             raise StoreError(
                 f"{self.path}: row {index} of this shard is damaged (its checksum differs); "
@@ -276,24 +291,25 @@ class RowsShard(RowShard):
         return row
 
     def is_whole(self, row: int) -> bool:
-        return self._read(row) is not None
+        return self._row_if_whole(row) is not None
 
     def is_consistent(self) -> bool:
-        """Whether the counts of rows and tokens match the description."""
+        """Tells whether the counts of rows and tokens match the description."""
         counts = self.description.counts
         tokens = int(self.num_tokens.values.sum(dtype=np.int64)) - len(self)
         return (counts["rows"], counts["tokens"]) == (len(self), tokens)
 
-    def _read(self, index: int) -> Row | None:
-        """A row, or None if it is damaged."""
+    def _row_if_whole(self, index: int) -> Row | None:
+        """Reads a row and compares it with its checksum; returns None if it is damaged."""
+        # Before any list is read: a damaged offset may point outside the mapped file.
         if not all(column.is_sound(index) for column in self._lists):
             return None
-        parts = [column[index] for column in self._lists]
-        long_lengths, starts, documents, _, first_bytes, num_tokens, num_prompt = parts
+        lists = [column[index] for column in self._lists]
+        long_lengths, starts, documents, _, first_bytes, num_tokens, num_prompt = lists
         n = int(num_tokens.sum())
         ids = self._ids[index, :n].astype(np.int32)
         lengths = self._lengths[index, :n]
-        if checksum(ids, lengths, *parts) != self._checks[index]:
+        if checksum(ids, lengths, *lists) != self._checks[index]:
             return None
         spans = decode_spans(
             CodedSpans(lengths, long_lengths, starts), PieceSpans(num_tokens, first_bytes)
@@ -307,8 +323,9 @@ _NONE = np.empty(0, np.int32)
 EMPTY_ROW = Row(_NONE, np.empty((0, 2), np.int32), np.empty(0, np.int64), _NONE, _NONE)
 
 
-class WithEmpty:
-    """A store of rows, followed by one empty row."""
+class RowsWithEmpty:
+    """A store of rows, followed by one empty row, which a process without a row of its own takes in
+    validation."""
 
     def __init__(self, rows: RowStore) -> None:
         self.rows = rows
@@ -323,51 +340,56 @@ class WithEmpty:
 Piece = TypeVar("Piece", covariant=True)
 
 
-class Pieces(Protocol[Piece]):
-    """What gives a part of a document: its text, or its scores."""
+class PieceSource(Protocol[Piece]):
+    """A store that gives a part of a document: its text, or its scores."""
 
     def piece(self, document: int, first_byte: int, end_byte: int) -> Piece:
-        """Bytes `[first_byte, end_byte)` of a document."""
+        """Reads bytes `[first_byte, end_byte)` of a document."""
         ...
 
 
 class MixedRows:
-    """The rows of several corpora. Their pieces name documents by `first_document` and on."""
+    """The rows of several corpora, one corpus after the other; documents are numbered in the same
+    way."""
 
     def __init__(self, stores: Mapping[str, RowStore]) -> None:
-        """Args: stores: of each corpus, by its name; all with rows of the same length."""
+        """Args: stores: the rows of each corpus, by its name; all of the same length."""
         self.stores: dict[str, RowStore] = dict(stores)
         self._row_ends = list(accumulate(map(len, self.stores.values())))
         counts = (store.manifest.count("documents") for store in self.stores.values())
         self.document_ends: list[int] = list(accumulate(counts))
+        """Number of documents up to and with each corpus."""
 
     def __len__(self) -> int:
         return self._row_ends[-1]
 
     def __getitem__(self, index: int) -> Row:
-        corpus, row = located(index, self._row_ends, ROWS.unit)
-        found = list(self.stores.values())[corpus][row]
-        return replace(found, documents=found.documents + self.first_document(corpus))
+        corpus, row = find_part(index, self._row_ends, ROWS.unit)
+        local_row = list(self.stores.values())[corpus][row]
+        return replace(local_row, documents=local_row.documents + self.first_document(corpus))
 
     def first_document(self, corpus: int) -> int:
-        """The number of the first document of the corpus with number `corpus`."""
+        """Returns the number of the first document of a corpus, given the number of the corpus."""
         return self.document_ends[corpus - 1] if corpus else 0
 
     def place(self, index: int) -> tuple[str, int]:
-        """The name of the corpus that has a row, and the row's number there."""
-        corpus, row = located(index, self._row_ends, ROWS.unit)
+        """Returns the name of the corpus that has a row, and the row's number there."""
+        corpus, row = find_part(index, self._row_ends, ROWS.unit)
         return list(self.stores)[corpus], row
 
 
 class MixedPieces(Generic[Piece]):
-    """The parts of documents of several corpora."""
+    """The texts or scores of several corpora, whose documents are numbered by `MixedRows`."""
 
-    def __init__(self, parts: Sequence[Pieces[Piece]], document_ends: Sequence[int]) -> None:
-        """Args: document_ends: as `MixedRows` has them."""
-        self.parts: list[Pieces[Piece]] = list(parts)
+    def __init__(self, parts: Sequence[PieceSource[Piece]], document_ends: Sequence[int]) -> None:
+        """Args:
+        parts: a store of texts or scores for each corpus.
+        document_ends: `MixedRows.document_ends`.
+        """
+        self.parts: list[PieceSource[Piece]] = list(parts)
         self._ends = list(document_ends)
 
     def piece(self, document: int, first_byte: int, end_byte: int) -> Piece:
-        """As the part gives it that has the document."""
-        part, number = located(document, self._ends, "documents")
+        """Reads bytes `[first_byte, end_byte)` of a document from the store of its corpus."""
+        part, number = find_part(document, self._ends, "documents")
         return self.parts[part].piece(number, first_byte, end_byte)

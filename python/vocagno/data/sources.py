@@ -1,4 +1,5 @@
-"""Documents, checked, and their sources: JSON Lines, Parquet, text files, a `datasets` name.
+"""Reads the documents of a corpus, each checked, from JSON Lines, Parquet, text files or a name for
+the `datasets` library.
 
 A source is read in order, starting at any record. A record is a line, a row or a file. It holds one
 document, or none (a blank line).
@@ -22,7 +23,7 @@ _ROWS_AT_ONCE = 1024
 
 
 class Document(NamedTuple):
-    """One document."""
+    """The text of one document, and how much of it is a prompt."""
 
     text: str
     prompt_bytes: int = 0
@@ -30,7 +31,8 @@ class Document(NamedTuple):
 
 
 def _json_document(line: bytes, where: str) -> Document:
-    """The document in a line of JSON. Raises: CorpusError whose message begins with `where`."""
+    """Reads a document from a line of JSON.
+    Raises: CorpusError whose message begins with `where`."""
     try:
         entry = json.loads(line.decode("utf-8"))
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
@@ -44,16 +46,18 @@ def _json_document(line: bytes, where: str) -> Document:
 
 
 def document_of(fields: dict[str, Any], where: str) -> Document:
-    """The document in a record: its `text`, or its `prompt` and `completion`.
+    """Makes the document of a record: its `text`, or its `prompt` and `completion`.
     Raises: CorpusError whose message begins with `where`."""
     if "text" in fields:
-        return Document(_checked(fields["text"], "text", where))
-    prompt = _checked(fields.get("prompt"), "prompt", where)
-    completion = _checked(fields["completion"], "completion", where)
+        return Document(_check_text(fields["text"], "text", where))
+    prompt = _check_text(fields.get("prompt"), "prompt", where)
+    completion = _check_text(fields["completion"], "completion", where)
     return Document(prompt + completion, len(prompt.encode()))
 
 
-def _checked(text: Any, name: str, where: str) -> str:
+def _check_text(text: Any, name: str, where: str) -> str:
+    """Returns the value of field `name`, if it is text.
+    Raises: CorpusError if it is not a string, or one that UTF-8 cannot hold."""
     if not isinstance(text, str):
         raise CorpusError(f"{where}: `{name}` must be a string, got {type(text).__name__}")
     try:
@@ -69,32 +73,34 @@ class Place(NamedTuple):
     """A point between two records of a source."""
 
     record: int = 0
-    """Number of records before it."""
+    """Number of records before the point."""
     offset: int = 0
-    """Decompressed bytes before it, if records are lines."""
+    """Number of decompressed bytes before the point, if records are lines; else 0."""
 
 
 class Source(Protocol):
-    """A sequence of records."""
+    """A sequence of records that can be read from any of them on."""
 
     @property
     def name(self) -> str:
         """The name in error messages."""
 
     def identity(self) -> list[Any]:
-        """Changes (as JSON) if the records may have changed."""
+        """Returns a value, which JSON can hold, that changes if the records may have changed."""
 
     def place(self, record: int) -> str:
-        """Where a record is, without the folder: equal on all machines."""
+        """Names a record in words, without its folder, so that all machines name it alike."""
 
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
-        """The records that start at `place`, each with the place after it.
+        """Yields the document of each record from `place` on, and the place after the record.
+        A record without a document, such as a blank line, has None.
         Raises: CorpusError naming a record that is not a document."""
 
 
 def open_sources(corpus: str | Path) -> list[Source]:
-    """The sources of a corpus: a file, the files of a folder sorted by name, each on this machine
-    or at an address of fsspec, or `datasets:NAME`.
+    """Opens the sources of a corpus: a file, the files of a folder sorted by name, each on this
+    machine or at an address of fsspec, or `datasets:NAME`. The text files of a folder are one
+    source, after all others.
     Raises: CorpusError if there is nothing to read."""
     if str(corpus).startswith(DATASETS):
         return [DatasetSource(str(corpus).removeprefix(DATASETS))]
@@ -117,7 +123,7 @@ class _FileSource:
 
     _open: ClassVar["_FileSource | None"] = None
     _unit: str
-    """The word for a record."""
+    """The word for a record in error messages."""
 
     def __init__(self, file: CorpusFile) -> None:
         self.file = file
@@ -130,6 +136,7 @@ class _FileSource:
         return f"{PurePath(self.name).name}, {self._unit} {record + 1}"
 
     def _take_turn(self) -> None:
+        """Closes the source that was open, so that a folder of many files needs one descriptor."""
         if _FileSource._open is not None and _FileSource._open is not self:
             _FileSource._open.close()
         _FileSource._open = self
@@ -151,20 +158,21 @@ class LinesSource(_FileSource):
         super().__init__(file)
         self._file: Any = None
         self._raw: BinaryIO | None = None
-        """What `_file` decompresses."""
-        self._at = 0
+        """The file itself, which `_file` decompresses."""
+        self._offset = 0
+        """Decompressed bytes that have been read from `_file`."""
 
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         record = place.record
         try:
             self._go_to(place.offset)
             while line := self._file.readline():
-                record, self._at = record + 1, self._at + len(line)
+                record, self._offset = record + 1, self._offset + len(line)
                 where = f"{self.name}, line {record}"
-                # Files that were joined have a mark in the middle, too.
+                # On any line, because files that were joined have a mark in the middle, too.
                 line = line.removeprefix(codecs.BOM_UTF8)
                 document = _json_document(line, where) if line.strip() else None
-                yield Place(record, self._at), document
+                yield Place(record, self._offset), document
         except (OSError, EOFError, zlib.error) as error:
             raise _unreadable(self.name, error) from error
         self.close()
@@ -176,20 +184,23 @@ class LinesSource(_FileSource):
         self._file = self._raw = None
 
     def _go_to(self, offset: int) -> None:
+        """Moves to a decompressed offset; opens the file if it has to."""
         self._take_turn()
-        if self._file is None or self._at > offset:
+        # A decompressor cannot go back: for that, the file is opened again.
+        if self._file is None or self._offset > offset:
             self.close()
-            self._file, self._at = self._opened(), 0
+            self._file, self._offset = self._open_file(), 0
         if self._file.seekable():
             self._file.seek(offset)
-            self._at = offset
-        while self._at < offset:
-            skipped = self._file.read(min(offset - self._at, 1 << 20))
-            self._at += len(skipped)
+            self._offset = offset
+        while self._offset < offset:
+            skipped = self._file.read(min(offset - self._offset, 1 << 20))
+            self._offset += len(skipped)
             if not skipped:
-                raise EOFError(f"{self._at:,} bytes, expected {offset:,} before this shard")
+                raise EOFError(f"{self._offset:,} bytes, expected {offset:,} before this shard")
 
-    def _opened(self) -> Any:
+    def _open_file(self) -> Any:
+        """Opens the file so that decompressed lines can be read from it."""
         file = self._raw = self.file.open()
         if self.file.suffix == ".gz":
             return gzip.open(file, "rb")
@@ -207,28 +218,31 @@ class ParquetSource(_FileSource):
 
     def __init__(self, file: CorpusFile) -> None:
         super().__init__(file)
-        self._rest: Iterator[tuple[Place, Document]] | None = None
-        self._at = Place()
+        self._records: Iterator[tuple[Place, Document]] | None = None
+        """The records that the last reading has left."""
+        self._place = Place()
+        """The place of the first of them."""
 
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         import pyarrow as pa
 
         self._take_turn()
-        if self._rest is None or self._at != place:
-            self._rest = self._from(place.record)
+        if self._records is None or self._place != place:
+            self._records = self._from(place.record)
         try:
-            for after, document in self._rest:
-                self._at = after
+            for after, document in self._records:
+                self._place = after
                 yield after, document
         except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
             raise _unreadable(self.name, error) from error
         self.close()
 
     def close(self) -> None:
-        self._rest = None
+        self._records = None
 
     def _from(self, record: int) -> Iterator[tuple[Place, Document]]:
-        """Starts at the row group that contains row `record`, decoding it up to that row."""
+        """Yields the documents from row `record` on. Only the row group with that row is decoded
+        further than needed: from its start."""
         import pyarrow.parquet as pq
 
         with self.file.open() as opened, pq.ParquetFile(opened) as file:
@@ -281,12 +295,12 @@ class DatasetSource:
         from datasets import load_dataset
 
         self.name: str = DATASETS + name
-        path, _, rest = name.partition(":")
-        config, _, split = rest.partition(":")
+        path, config, split = (*name.split(":", 2), "", "")[:3]
         try:
             loaded = load_dataset(path, config or None, split=split or "train")
         except Exception as error:  # it raises many types of errors for a wrong name
             raise CorpusError(f"{self.name}: {type(error).__name__}: {error}") from error
+        # The fingerprint of `datasets` follows from the content and what was done to it.
         self._identity = [name, loaded._fingerprint]
         self._dataset = loaded.select_columns(_columns(loaded.column_names, self.name))
 
@@ -305,6 +319,7 @@ class DatasetSource:
 
 
 def _unreadable(name: str, error: Exception) -> CorpusError:
+    """Makes the error for a file that cannot be read, from that of the library."""
     if isinstance(error, OSError) and error.errno is not None:
         return CorpusError(f"{name}: cannot be read: {error}")
     if "too much memory" in str(error):  # the decoder's limit, which pyarrow cannot raise
@@ -316,9 +331,10 @@ def _unreadable(name: str, error: Exception) -> CorpusError:
 
 
 def _columns(names: list[str], where: str) -> list[str]:
-    wanted = ["text"] if "text" in names else ["prompt", "completion"]
-    if all(names.count(name) == 1 for name in wanted):
-        return wanted
+    """Returns the columns to read. Raises: CorpusError if they are missing, or there twice."""
+    columns = ["text"] if "text" in names else ["prompt", "completion"]
+    if all(names.count(name) == 1 for name in columns):
+        return columns
     raise CorpusError(
         f"{where}: expected one column `text`, or `prompt` and `completion`, got {', '.join(names)}"
     )
@@ -327,5 +343,6 @@ def _columns(names: list[str], where: str) -> list[str]:
 def _documents(
     rows: list[dict[str, Any]], first: int, where: str
 ) -> Iterator[tuple[Place, Document]]:
+    """Yields the documents of rows, the first of which has the number `first` (from 0)."""
     for record, fields in enumerate(rows, first + 1):
         yield Place(record), document_of(fields, f"{where}, row {record}")

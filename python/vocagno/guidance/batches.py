@@ -19,7 +19,7 @@ from vocagno.alignment.mapping import Reason
 from vocagno.alignment.segments import row_sums
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
-from vocagno.data.rows import MixedRows, Row, RowStore, WithEmpty
+from vocagno.data.rows import MixedRows, Row, RowStore, RowsWithEmpty
 from vocagno.guidance.batch import GuidedBatch, TokenCounts, put
 from vocagno.guidance.bucket_targets import NO_BUCKET, BucketTargets, check_targets
 from vocagno.guidance.mappings import ComparedTokens, DocumentPairs, safe_cuts_of
@@ -315,7 +315,7 @@ def line_numbers(
 
 
 def loader(
-    rows: MixedRows | RowStore | WithEmpty, batches: Any, collator: Collator, num_workers: int
+    rows: MixedRows | RowStore | RowsWithEmpty, batches: Any, collator: Collator, num_workers: int
 ) -> DataLoader[Any]:
     """Loads and collates in this process, or in worker processes."""
     return DataLoader(

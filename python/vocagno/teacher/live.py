@@ -21,7 +21,7 @@ from torch import Tensor
 from vocagno.alignment.segments import row_sums, segment_reduce
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
-from vocagno.data.rows import Pieces
+from vocagno.data.rows import PieceSource
 from vocagno.data.store.format import RefusalLimit
 from vocagno.errors import ConfigError, GuidanceError
 from vocagno.models.batching import keeps_apart, mask_fits
@@ -43,7 +43,10 @@ class LivePieces:
     """Tokenizes the pieces of rows for a live teacher; needs no loaded teacher."""
 
     def __init__(
-        self, texts: Pieces[tuple[str, int]], reader: TextReader, limit: RefusalLimit | None = None
+        self,
+        texts: PieceSource[tuple[str, int]],
+        reader: TextReader,
+        limit: RefusalLimit | None = None,
     ) -> None:
         """`texts`: a `TextStore`, or several. `limit`: of the documents with a piece that this
         process cannot read; None: no limit."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import Corpus, CorpusShard, ShardTexts
-from vocagno.data.store.building import Advance, Made, Part, make_store, store_key
+from vocagno.data.store.building import Advance, MakeResult, Part, make_store, store_key
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError, InputError, require
 from vocagno.models.loading import (
@@ -238,7 +238,7 @@ def score_corpus(
     show_progress: bool,
     together: Together | None = None,
     part: Part | None = None,
-) -> Made:
+) -> MakeResult:
     """Scores a corpus into a store. Existing shards are kept, and processes share the others.
 
     Args:
@@ -259,7 +259,7 @@ def score_corpus(
         shards = {shard.first_document: shard for shard in corpus.shards}
         while (first := together.say(None)) is not None:
             loaded().score(corpus.read(shards[first]).texts)
-        return Made(0, 0, 0.0)
+        return MakeResult(0, 0, 0.0)
     made = make_store(
         corpus, folder, SCORES, made_from, make, show_progress=show_progress, part=part
     )
@@ -366,7 +366,7 @@ class ConfiguredTeacher:
         *,
         show_progress: bool,
         part: Part | None = None,
-    ) -> tuple[Path, Made]:
+    ) -> tuple[Path, MakeResult]:
         """Computes what is missing of its scores of a corpus.
 
         Args:

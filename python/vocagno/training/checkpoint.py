@@ -17,7 +17,6 @@ import yaml
 from huggingface_hub import ModelCard, ModelCardData
 
 from vocagno import __version__
-from vocagno.config.arguments import without_removed
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.store.shards import StoreError
 from vocagno.guidance.methods import method_of
@@ -215,7 +214,7 @@ def model_card(output: Path) -> str:
     last: dict[str, Any] = {}
     for line in (output / "metrics.jsonl").read_bytes().splitlines():
         last |= json.loads(line)
-    options = yaml.safe_load(without_removed(resolved))
+    options = yaml.safe_load(resolved)
     data, train = options["data"], options["train"]
     trained_on = f"`{data['train']}`"
     if isinstance(data["train"], dict):

@@ -16,7 +16,7 @@ import torch
 
 from vocagno.config.options import Config, EvaluationConfig
 from vocagno.data.corpus import Corpus, scan
-from vocagno.data.prepare import prepared_rows, scanned
+from vocagno.data.prepare import prepare_rows, scan_with_progress
 from vocagno.data.store.format import MANIFEST
 from vocagno.errors import require
 from vocagno.models.loading import tokenizer_of_student
@@ -136,7 +136,7 @@ def estimate_run(config: Config, accelerator: accelerate.Accelerator) -> dict[st
     tokenizer = tokenizer_of_student(config.student)
     teacher = ConfiguredTeacher(config.teacher, cache, accelerator.device)
     bucket_tables(config, tokenizer, [teacher, *further_teachers(config, accelerator.device)])
-    corpora = [scanned(name, cache, show_progress=True) for name in config.data.corpora]
+    corpora = [scan_with_progress(name, cache, show_progress=True) for name in config.data.corpora]
     samples = [CorpusSample(corpus) for corpus in corpora]
     sizes, _ = _count(samples, tokenizer.spans)
     trained = config.train.steps * config.train.global_batch * seq_len
@@ -155,7 +155,10 @@ def estimate_run(config: Config, accelerator: accelerate.Accelerator) -> dict[st
         names = {"tokens": "teacher_tokens", "store_bytes": "scores_bytes"}
         names |= {name: f"scoring_{name}" for name in ("tokens_per_second", *_hours(0, 0))}
         estimate |= {new: scoring[old] for old, new in names.items()}
-    held_out = [scanned(name, cache, show_progress=True) for name in config.data.held_out.values()]
+    held_out = [
+        scan_with_progress(name, cache, show_progress=True)
+        for name in config.data.held_out.values()
+    ]
     validated = sum(CorpusSample(corpus).tokens(tokenizer.spans)[0] for corpus in held_out)
     speed, burst = _training_burst(config, samples, scoring, accelerator, validated)
     training = {f"training_{name}": value for name, value in _hours(trained, speed).items()}
@@ -235,7 +238,7 @@ def _rows_bytes(sample: CorpusSample, tokenizer: StudentTokenizer, seq_len: int)
         path = Path(temporary) / "sample.jsonl"
         sample.write(path, _SAMPLE_BYTES, cut=False)
         part = scan(path, max_refused=1.0)
-        rows, _ = prepared_rows(part, tokenizer, seq_len, path.parent, show_progress=False)
+        rows, _ = prepare_rows(part, tokenizer, seq_len, path.parent, show_progress=False)
         return rows.num_bytes * sample.corpus.text_bytes / part.text_bytes
 
 

@@ -16,7 +16,7 @@ import torch
 from vocagno.config.options import Config, row_counts
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import Corpus, text_hash
-from vocagno.data.prepare import kept_texts, open_rows, prepared_rows, scanned
+from vocagno.data.prepare import open_rows, prepare_rows, prepare_texts, scan_with_progress
 from vocagno.data.rows import MixedPieces, MixedRows, RowStore
 from vocagno.data.store.format import REFUSED, RefusalLimit, say_omitted
 from vocagno.errors import require
@@ -88,7 +88,7 @@ class Inputs:
             made_from["live teacher"] = self.live.made_from
         if self.targets is not None:
             made_from["buckets"] = {"key": self.targets.table.key}
-        if self.config.guidance.is_own:
+        if self.config.guidance.is_own_rule:
             # The whole module: a rule may read its constants and functions.
             rule_class = type(method_of(self.config.guidance))
             rule = inspect.getsource(inspect.getmodule(rule_class) or rule_class)
@@ -154,7 +154,7 @@ class _Corpora:
     def __getitem__(self, name: str) -> Corpus:
         if name not in self._scanned:
             data = self.config.data
-            self._scanned[name] = scanned(
+            self._scanned[name] = scan_with_progress(
                 name, data.cache, show_progress=self.show, max_refused=data.max_refused
             )
         return self._scanned[name]
@@ -162,7 +162,7 @@ class _Corpora:
     def rows(self, name: str, tokenizer: StudentTokenizer) -> RowStore:
         """The rows of a corpus in the cache, where they are made if they are missing."""
         data = self.config.data
-        store, _ = prepared_rows(
+        store, _ = prepare_rows(
             self[name], tokenizer, data.seq_len, data.cache, show_progress=self.show
         )
         return store
@@ -327,7 +327,7 @@ def _live_texts(corpora: _Corpora, rows: MixedRows) -> MixedPieces[tuple[str, in
         return None
     sources = []
     for name, store in rows.stores.items():
-        texts = kept_texts(corpora[name], config.data.cache, show_progress=corpora.show)
+        texts = prepare_texts(corpora[name], config.data.cache, show_progress=corpora.show)
         require(
             store.text_hashes == texts.text_hashes,
             f"data.rows: the documents of {store.folder} are not those of data.train in its order, "

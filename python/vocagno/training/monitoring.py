@@ -197,7 +197,7 @@ def teacher_behind(entry: Entry, guidance: GuidanceConfig) -> str | None:
     Only methods that train towards the teacher's distribution need one.
     """
     excess, teacher_loss = entry.mean_excess_loss, entry.mean_teacher_loss
-    if not guidance.moves_towards_teacher or excess is None or teacher_loss is None:
+    if not guidance.is_matching or excess is None or teacher_loss is None:
         return None
     if excess >= -_LEVEL * teacher_loss:
         return None

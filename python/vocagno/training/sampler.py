@@ -114,7 +114,7 @@ class ValidationBatches(Sampler[list[int]]):
 
     All processes get equally many batches of equally many rows, because they may take a forward
     pass together. The number `num_rows` fills the last batches; it stands for an empty row
-    (`WithEmpty`).
+    (`RowsWithEmpty`).
     """
 
     def __init__(self, num_rows: int, rows: int, rank: int, num_processes: int) -> None:

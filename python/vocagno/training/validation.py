@@ -14,7 +14,7 @@ import accelerate
 import torch
 
 from vocagno.config.options import EvaluationConfig, TrainConfig
-from vocagno.data.rows import RowStore, WithEmpty
+from vocagno.data.rows import RowStore, RowsWithEmpty
 from vocagno.errors import ConfigError
 from vocagno.evaluation.benchmarks import named
 from vocagno.evaluation.judge import Judge
@@ -51,7 +51,7 @@ def validate(
             batches = ValidationBatches(
                 len(rows), train.micro_batch, accelerator.process_index, accelerator.num_processes
             )
-            for batch in loader(WithEmpty(rows), batches, collator, num_workers):
+            for batch in loader(RowsWithEmpty(rows), batches, collator, num_workers):
                 inputs = batch.to(accelerator.device).inputs()
                 del inputs["teacher_loss"]  # nothing is to be ranked
                 totals[number] += LossSums(*student(**inputs).sums).nll

@@ -45,8 +45,8 @@ from vocagno.system.shared_work import LOCKS, exclusively, share
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What all processes have added to a store since this process began."""
+class MakeResult:
+    """Counts of what all processes have added to a store since this process began."""
 
     shards: int
     tokens: int
@@ -98,8 +98,8 @@ class Tally(AbstractContextManager["Tally"]):
         self._shards += 1
         self.inside(shard, fraction=0.0, tokens=0)  # what follows has not begun
 
-    def made(self) -> Made:
-        return Made(self._shards, self._tokens, time.monotonic() - self._began)
+    def made(self) -> MakeResult:
+        return MakeResult(self._shards, self._tokens, time.monotonic() - self._began)
 
     def __exit__(self, *what: Any) -> None:
         self._progress.__exit__(*what)
@@ -121,10 +121,13 @@ def finish_store(
         raise ValueError("a store needs a shard")
     noted, first = noted_shards(folder), Shard(shard_file(folder, names[0])).description
     origin = origin_of(first)
-    found = {name: _found(shard_file(folder, name), name, noted.get(name), kind) for name in names}
-    if others := [name for name in names if found[name][1] != origin]:
-        raise _mixed(folder, names, others, first)
-    entries = [entry for entry, _ in found.values()]
+    described = {
+        name: _entry_and_origin(shard_file(folder, name), name, noted.get(name), kind)
+        for name in names
+    }
+    if differing := [name for name in names if described[name][1] != origin]:
+        raise _mixed_error(folder, names, differing, first)
+    entries = [entry for entry, _ in described.values()]
     if text is not None and text != digest(*(entry.text_hash for entry in entries)):
         raise StoreError(
             f"{folder}: some shards are of another text than the store; delete {folder / LOCKS} "
@@ -139,8 +142,11 @@ def finish_store(
     return manifest
 
 
-def _found(path: Path, name: str, note: Note | None, kind: StoreKind) -> tuple[Entry, str]:
-    """The entry of a shard and its `origin_of`, from its note where there is one."""
+def _entry_and_origin(
+    path: Path, name: str, note: Note | None, kind: StoreKind
+) -> tuple[Entry, str]:
+    """Returns the entry of a shard and its `origin_of`, from its note where there is one. Without
+    one, every row is compared with its checksum."""
     if note is not None:
         return note.entry, note.origin or origin_of(Shard(path).description)
     shard = kind.shard_type(path)
@@ -148,16 +154,18 @@ def _found(path: Path, name: str, note: Note | None, kind: StoreKind) -> tuple[E
     return entry_of(name, shard), origin_of(shard.description)
 
 
-def _mixed(folder: Path, names: Sequence[str], others: list[str], first: Description) -> StoreError:
-    """Args: others: the shards that were made from other inputs than the first one."""
-    theirs, ours = (
-        {"kind": one.kind, "version": one.version, **one.made_from}
-        for one in (Shard(shard_file(folder, others[0])).description, first)
+def _mixed_error(
+    folder: Path, names: Sequence[str], differing: list[str], first: Description
+) -> StoreError:
+    """Makes the error for shards that were made from other inputs than the first one."""
+    inputs, expected = (
+        {"kind": shard.kind, "version": shard.version, **shard.made_from}
+        for shard in (Shard(shard_file(folder, differing[0])).description, first)
     )
     return StoreError(
-        f"{folder}: {len(others):,} of {len(names):,} shards ({_some(others)}) were made with "
-        f"another {first_difference(theirs, ours, 'the others')}; delete the wrong ones and "
-        f"{LOCKS}, and make them again with the options of the others"
+        f"{folder}: {len(differing):,} of {len(names):,} shards ({_some(differing)}) were made "
+        f"with another {first_difference(inputs, expected, 'the others')}; delete the wrong ones "
+        f"and {LOCKS}, and make them again with the options of the others"
     )
 
 
@@ -245,7 +253,7 @@ def make_store(
     *,
     show_progress: bool,
     part: Part | None = None,
-) -> Made:
+) -> MakeResult:
     """Returns when the store is complete. Existing shards are kept.
 
     Args:
@@ -261,7 +269,7 @@ def make_store(
     check_shard_bytes(corpus, folder)
     if _torn(corpus, folder, kind, made_from) == []:
         limit.check(Manifest.load(folder, kind).count(REFUSED))
-        return Made(0, 0, 0.0)
+        return MakeResult(0, 0, 0.0)
     is_known = _claim(corpus, folder, kind, made_from, is_alone=part is not None)
     shards = named_shards(corpus)
     names = list(shards) if part is None else list(part.of(list(shards)))
@@ -275,8 +283,8 @@ def make_store(
         for name in {*there, *sorted(existing(here, list(shards)))[:1]}:
             _description(here, name, shards[name], made_from)
     notes = Notes(here)
-    wanted, begun = ([shards[name] for name in some] for some in (names, there))
-    with Tally(kind.verb, wanted, begun, show=show_progress) as tally:
+    all_shards, present = ([shards[name] for name in some] for some in (names, there))
+    with Tally(kind.verb, all_shards, present, show=show_progress) as tally:
 
         def make_named(name: str) -> None:
             began, path, shard = time.monotonic(), shard_file(here, name), shards[name]
@@ -289,9 +297,9 @@ def make_store(
             notes.add(entry_of(name, made), time.monotonic() - began, origin_of(made.description))
 
         def report(name: str) -> None:
-            found = _description(here, name, shards[name], made_from)
-            tally.done(shards[name], found.counts["tokens"])
-            limit.add(found)
+            description = _description(here, name, shards[name], made_from)
+            tally.done(shards[name], description.counts["tokens"])
+            limit.add(description)
 
         missing = [name for name in names if name not in there]
         if part is not None:
@@ -345,12 +353,12 @@ def _torn(
     if not (folder / MANIFEST).is_file():
         return None
     store = Manifest.load(folder, kind)
-    found = {"text": digest(*(entry.text_hash for entry in store.shards)), **store.made_from}
-    ours = {"text": corpus.fingerprint, **made_from}
-    if found != ours:
+    inputs = {"text": digest(*(entry.text_hash for entry in store.shards)), **store.made_from}
+    expected = {"text": corpus.fingerprint, **made_from}
+    if inputs != expected:
         raise StoreError(
-            f"{folder}: contains finished {kind.kind} of another {first_difference(found, ours)}; "
-            "name another folder, or delete this one"
+            f"{folder}: contains finished {kind.kind} of another "
+            f"{first_difference(inputs, expected)}; name another folder, or delete this one"
         )
     return store.torn(folder)
 
@@ -360,11 +368,12 @@ def _description(
 ) -> Description:
     """The description of an existing shard. Raises: StoreError if its inputs are different."""
     path = shard_file(folder, name)
-    what = Shard(path).description
-    found, ours = {"text": what.text_hash, **what.made_from}, {"text": shard.text_hash, **made_from}
-    if found != ours:
+    description = Shard(path).description
+    inputs = {"text": description.text_hash, **description.made_from}
+    expected = {"text": shard.text_hash, **made_from}
+    if inputs != expected:
         raise StoreError(
-            f"{path}: was made with another {first_difference(found, ours)}; name another folder, "
-            "or delete this one"
+            f"{path}: was made with another {first_difference(inputs, expected)}; name another "
+            "folder, or delete this one"
         )
-    return what
+    return description

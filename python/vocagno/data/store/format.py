@@ -48,7 +48,7 @@ class Entry:
         return folder / f"{self.name}.arrow"
 
     def is_there(self, file: Path) -> bool:
-        """Whether the file exists with its recorded size."""
+        """Tells whether the file exists with its recorded size."""
         return file.is_file() and file.stat().st_size == self.bytes
 
     def open(self, folder: Path, shard_type: type[Shard], *, fresh: bool = False) -> Shard:
@@ -90,8 +90,10 @@ class Manifest:
         """The files of shards that are missing or truncated."""
         if isinstance(folder, Address):
             sizes = folder.sizes()
-            lost = [one for one in self.shards if sizes.get(f"{one.name}.arrow") != one.bytes]
-            return [entry.file(folder) for entry in lost]
+            torn = [
+                shard for shard in self.shards if sizes.get(f"{shard.name}.arrow") != shard.bytes
+            ]
+            return [entry.file(folder) for entry in torn]
         return [file for entry in self.shards if not entry.is_there(file := entry.file(folder))]
 
     def save(self, folder: Path) -> None:
@@ -146,9 +148,9 @@ def _check(fields: dict[str, Any]) -> str:
 
 
 def entry_of(name: str, shard: Shard) -> Entry:
-    """The manifest entry for the shard in its current state; reads the whole file."""
-    what, file_hash = shard.description, file_digest(shard.path)
-    return Entry(name, what.text_hash, what.counts, shard.num_bytes, file_hash, shard.frame())
+    """Makes the manifest entry of a shard in its current state; reads the whole file."""
+    about, file_hash = shard.description, file_digest(shard.path)
+    return Entry(name, about.text_hash, about.counts, shard.num_bytes, file_hash, shard.frame())
 
 
 class RowShard(Shard):
@@ -159,17 +161,17 @@ class RowShard(Shard):
         self._known_whole = np.zeros(len(self), np.bool_)
 
     def is_whole(self, row: int) -> bool:
-        """Whether a row matches its checksum."""
+        """Tells whether a row matches its checksum."""
         raise NotImplementedError
 
     def is_whole_once_read(self, row: int) -> bool:
-        """As `is_whole`, but a row that was found whole is not checked again."""
+        """Tells whether a row matches its checksum; one that did is not checked again."""
         if not self._known_whole[row]:
             self._known_whole[row] = self.is_whole(row)
         return bool(self._known_whole[row])
 
     def is_consistent(self) -> bool:
-        """Whether the description matches the content of the shard."""
+        """Tells whether the description matches the content of the shard."""
         raise NotImplementedError
 
     def damages(self, unit: str) -> Iterator[str]:
@@ -183,8 +185,8 @@ class RowShard(Shard):
 
     def check(self, unit: str) -> None:
         """Raises: StoreError naming the first of the `damages`."""
-        for what in self.damages(unit):
-            raise StoreError(f"{what}; {REMEDY}")
+        for damage in self.damages(unit):
+            raise StoreError(f"{damage}; {REMEDY}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +258,7 @@ class ShardedStore(Generic[AnyShard]):
 
     def locate(self, index: int) -> tuple[AnyShard, int]:
         """The shard that contains row `index` of the store, and the row's number in it."""
-        number, row = located(index, self._ends, self._kind.unit)
+        number, row = find_part(index, self._ends, self._kind.unit)
         shard = self.shard(number)
         if isinstance(self.folder, Address) and not shard.is_whole_once_read(row):
             self.manifest.shards[number].open(self.folder, self._kind.shard_type, fresh=True)
@@ -281,7 +283,7 @@ class ShardedStore(Generic[AnyShard]):
         Calls `advance` for each shard after it has been read.
         """
         for number, entry in enumerate(self.manifest.shards):
-            yield from ((entry, what) for what in self._damages_of(number, entry))
+            yield from ((entry, damage) for damage in self._damages_of(number, entry))
             advance(entry)
 
     def _damages_of(self, number: int, entry: Entry) -> Iterator[str]:
@@ -300,8 +302,10 @@ class ShardedStore(Generic[AnyShard]):
             yield from shard.damages(self._kind.row)
 
 
-def located(index: int, ends: Sequence[int], unit: str) -> tuple[int, int]:
-    """The part that has an index, and the index in it. Args: ends: of the parts, in `unit`."""
+def find_part(index: int, ends: Sequence[int], unit: str) -> tuple[int, int]:
+    """Finds the part that has an index. Args: ends: the running totals of the parts' sizes.
+    Returns: the number of the part, and the index in it.
+    Raises: IndexError that names the `unit` of the index."""
     count = ends[-1] if ends else 0
     if not 0 <= index < count:
         raise IndexError(f"index {index} is out of range for {count} {unit}")
@@ -338,8 +342,8 @@ class RefusalLimit:
     def add(self, shard: Description) -> None:
         """Counts a shard of a store that is being made. Raises: StoreError as `check`."""
         self._count += len(shard.refused)
-        for _, place, why in shard.refused[:1]:
-            self.check(self._count, f"One is {place}: {why}")
+        for _, place, reason in shard.refused[:1]:
+            self.check(self._count, f"One is {place}: {reason}")
 
     def check(self, count: int, which: str = f"{REPORT} there names them") -> None:
         """Raises: StoreError if these are too many."""
@@ -360,9 +364,10 @@ def write_report(folder: Path, shards: Sequence[tuple[str, dict[str, int]]]) -> 
     before = 0
     for name, counts in shards:
         if REFUSED in counts and len(entries) < _NAMED:
-            found = Shard(folder / f"{name}.arrow").description.refused
+            refused = Shard(folder / f"{name}.arrow").description.refused
             entries += [
-                {"document": before + row, "place": at, "why": why} for row, at, why in found
+                {"document": before + row, "place": place, "why": reason}
+                for row, place, reason in refused
             ]
         before += counts["documents"]
     write_entries(folder, entries)

@@ -77,7 +77,7 @@ def _make_room(folder: Path, size: int) -> None:
         for entry in entries:
             with suppress(FileNotFoundError):
                 if entry.name != LOCKS:
-                    files.append(((found := entry.stat()).st_mtime_ns, found.st_size, entry.path))
+                    files.append(((status := entry.stat()).st_mtime_ns, status.st_size, entry.path))
     room = bound - size - sum(of_file for _, of_file, _ in files)
     abandoned = time.time_ns() - _ABANDONED
     for changed, of_file, path in sorted(files) if room < 0 else ():
@@ -102,11 +102,11 @@ def gather(
             if mark is not None:
                 _fetch(file, path)
             return
-        known = _mark_file(path)
+        mark_file = _mark_file(path)
         if mark is None:
-            is_same = _upload(path, file, known)
+            is_same = _upload(path, file, mark_file)
         else:
-            is_known = known.is_file() and known.read_text() == mark
+            is_known = mark_file.is_file() and mark_file.read_text() == mark
             is_same = is_known and not (to_finish and not mark)
         if not is_same:
             for notes in (folder / MAKING).glob("*.jsonl"):  # one may be of the other bytes
@@ -127,21 +127,21 @@ def publish(new: Path, path: Path, file: Address) -> None:
         new.unlink()
 
 
-def _upload(path: Path, file: Address, known: Path) -> bool:
+def _upload(path: Path, file: Address, mark_file: Path) -> bool:
     """Returns whether no other machine has."""
     with suppress(FileExistsError):
         file.put(path, is_new=True)
-        known.write_text(file.mark())
+        mark_file.write_text(file.mark())
         return True
     return False
 
 
 def _fetch(file: Address, path: Path) -> None:
-    known, mark = _mark_file(path), file.mark()
-    known.unlink(missing_ok=True)
+    mark_file, mark = _mark_file(path), file.mark()
+    mark_file.unlink(missing_ok=True)
     with appearing(path, path.parent / MAKING) as written:
         file.get(Path(written.name))
-    known.write_text(mark)
+    mark_file.write_text(mark)
 
 
 def _mark_file(path: Path) -> Path:

@@ -54,7 +54,7 @@ class Description:
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "Description":
         """From its fields as JSON has them."""
-        refused = [Refused(*one) for one in fields.pop("refused", ())]
+        refused = [Refused(*values) for values in fields.pop("refused", ())]
         return cls(**fields, refused=refused)
 
 
@@ -172,7 +172,7 @@ class Lists:
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
     def is_sound(self, row: int) -> bool:
-        """Whether the list is inside the values: damaged offsets may point anywhere."""
+        """Tells whether the list is inside the values: damaged offsets may point anywhere."""
         return bool(0 <= self.offsets[row] <= self.offsets[row + 1] <= len(self.values))
 
 

@@ -1,7 +1,8 @@
-"""What processes note in the folder of a store that they make: what it is of, and their shards.
+"""Claims and notes in the folder of a store that is being made.
 
-So a folder holds one store, the manifest is written without reading shards again, and anybody sees
-how far the store is.
+A claim says what the store is made from, so that a folder holds one store only. A note says which
+shard a process has made, so that the manifest is written without reading shards again, and that a
+command can say how far the store is.
 """
 
 import json
@@ -39,21 +40,23 @@ class Claim:
     def save(self, folder: Path) -> bool:
         """Records the claim, unless it is there. Returns whether it was.
         Raises: StoreError if something else is being made there."""
-        theirs = read_claim(folder)
-        is_known = theirs is not None
-        if theirs is None:
+        recorded = read_claim(folder)
+        is_known = recorded is not None
+        if recorded is None:
             fields = {"kind": self.kind, "text": self.text, "shards": self.shards}
             fields["shard_bytes"] = self.shard_bytes
             write_new_json(_file(folder), {**fields, **self.made_from})
-            theirs = read_claim(folder)  # another process without locks may have been faster
-            assert theirs is not None
-        found, ours = (
-            {"kind": one.kind, "text": one.text, **one.made_from} for one in (theirs, self)
+            recorded = read_claim(folder)  # another process without locks may have been faster
+            assert recorded is not None
+        recorded_inputs, inputs = (
+            {"kind": claim.kind, "text": claim.text, **claim.made_from}
+            for claim in (recorded, self)
         )
-        if found != ours:
+        if recorded_inputs != inputs:
+            difference = first_difference(recorded_inputs, inputs)
             raise StoreError(
-                f"{folder}: {theirs.kind} of another {first_difference(found, ours)} are "
-                "being made here; name another folder, or delete this one"
+                f"{folder}: {recorded.kind} of another {difference} are being made here; "
+                "name another folder, or delete this one"
             )
         return is_known
 
@@ -94,7 +97,8 @@ def check_shard_bytes(corpus: Corpus, folder: Path) -> None:
 
 
 def first_difference(found: dict[str, Any], expected: dict[str, Any], whose: str = "now") -> str:
-    """The first field that differs, with both values. `whose`: the word for the expected one."""
+    """Names the first field that differs, with both values. `whose`: the word for the expected
+    one."""
     key = next(key for key in {**found, **expected} if found.get(key) != expected.get(key))
     return f"{key.replace('_', ' ')} ({found.get(key)}, {whose} {expected.get(key)})"
 
@@ -108,11 +112,11 @@ class Note:
     """A shard that a process has made."""
 
     entry: Entry
-    """Of the manifest to come."""
+    """Entry of the shard in the manifest to come."""
     ended: float
-    """Seconds since 1970."""
+    """Time at which the shard was finished, in seconds since 1970."""
     seconds: float
-    """What the shard took."""
+    """Seconds that making the shard took."""
     origin: str = ""
     """`origin_of` the shard; "" in notes of older releases."""
 
@@ -141,15 +145,15 @@ def read_notes(folder: Path) -> Iterator[Note]:
 
 
 def noted_shards(folder: Path) -> dict[str, Note]:
-    """The note of each shard that is as it was when it was noted, by name. A shard that was made
-    twice with different bytes is not among them."""
-    found: dict[str, list[Note]] = {}
+    """Returns the note of each shard that is as it was when it was noted, by name. A shard that was
+    made twice with different bytes is not among them: which bytes are there is not known."""
+    notes_by_name: dict[str, list[Note]] = {}
     for note in read_notes(folder):
-        found.setdefault(note.entry.name, []).append(note)
+        notes_by_name.setdefault(note.entry.name, []).append(note)
     return {
         name: note
-        for name, (*others, note) in found.items()
-        if all(other.entry == note.entry for other in others)
+        for name, (*earlier, note) in notes_by_name.items()
+        if all(other.entry == note.entry for other in earlier)
         and note.entry.is_there(note.entry.file(folder))
     }
 
@@ -198,7 +202,7 @@ _RECENT = 600.0
 
 
 def state_of(corpus: Corpus, folder: Path, kind: StoreKind) -> dict[str, Any]:
-    """How far the store of a corpus in a folder is. It may be of any teacher or student.
+    """Reports how far the store of a corpus in a folder is. It may be of any teacher or student.
 
     Returns: shards and bytes of text, all and those that are done; how many shards processes are
         making (those with a part, `--shards I/N`, hold no locks and are not counted); and, if a
@@ -216,7 +220,7 @@ def state_of(corpus: Corpus, folder: Path, kind: StoreKind) -> dict[str, Any]:
     sizes = {name: shard.text_bytes for name, shard in shards.items()}
     done = sum(sizes[name] for name in there)
     local = () if isinstance(folder, Address) else {*shards} - there
-    found: dict[str, Any] = {
+    state: dict[str, Any] = {
         "store": str(folder),
         "finished": (folder / MANIFEST).is_file(),
         "shards": len(shards),
@@ -226,9 +230,9 @@ def state_of(corpus: Corpus, folder: Path, kind: StoreKind) -> dict[str, Any]:
         "text_bytes_done": done,
     }
     if (speed := _speed(sizes, folder)) is not None:
-        found["text_bytes_per_second"] = round(speed)
-        found["seconds_left"] = round((corpus.text_bytes - done) / speed)
-    return found
+        state["text_bytes_per_second"] = round(speed)
+        state["seconds_left"] = round((corpus.text_bytes - done) / speed)
+    return state
 
 
 def _is_of(corpus: Corpus, folder: Path, kind: StoreKind, there: set[str]) -> bool:
@@ -236,7 +240,9 @@ def _is_of(corpus: Corpus, folder: Path, kind: StoreKind, there: set[str]) -> bo
     claim = read_claim(folder)
     if (folder / MANIFEST).is_file():
         entries = Manifest.load(folder, kind).shards
-        return [entry.text_hash for entry in entries] == [one.text_hash for one in corpus.shards]
+        return [entry.text_hash for entry in entries] == [
+            shard.text_hash for shard in corpus.shards
+        ]
     if claim is not None:
         return (claim.kind, claim.text) == (kind.kind, corpus.fingerprint)
     if not there:
