@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("sympy")
 pytest.importorskip("word2number")
 
-from vocagno.evaluation.answers import NO_CHOICE, extracted, matches, normalized
+from vocagno.evaluation.answers import NO_CHOICE, extract_answer, matches, normalize
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from vocagno.evaluation.answers import NO_CHOICE, extracted, matches, normalized
     ],
 )
 def test_what_a_completion_answers(completion, answer):
-    assert extracted(completion, choice=False) == answer
+    assert extract_answer(completion, choice=False) == answer
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_what_a_completion_answers(completion, answer):
     ],
 )
 def test_what_a_completion_chooses(completion, letter):
-    assert extracted(completion, choice=True) == letter
+    assert extract_answer(completion, choice=True) == letter
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_a_completion_chooses(completion, letter):
     ],
 )
 def test_one_spelling(answer, spelling):
-    assert normalized(answer) == spelling
+    assert normalize(answer) == spelling
 
 
 @pytest.mark.parametrize(

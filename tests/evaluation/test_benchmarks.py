@@ -63,7 +63,7 @@ def items(name, data):
 )
 def test_how_a_question_is_put(data, name, question):
     benchmark = BENCHMARKS[name]
-    assert question in [benchmark.asked(item.question) for item in items(name, data)]
+    assert question in [benchmark.format_question(item.question) for item in items(name, data)]
 
 
 @pytest.mark.parametrize(

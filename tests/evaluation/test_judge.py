@@ -19,7 +19,7 @@ math_verify = pytest.importorskip("math_verify")
 
 from vocagno.errors import InputError
 from vocagno.evaluation import judge as judge_module
-from vocagno.evaluation.answers import normalized
+from vocagno.evaluation.answers import normalize
 from vocagno.evaluation.benchmarks import BENCHMARKS, Item
 from vocagno.evaluation.judge import Judge
 
@@ -138,7 +138,7 @@ def test_odd_answers_get_the_verdict_of_the_library():
     with Judge(seconds=30) as judge:
         for gold, words, right, reason, answers in ODD_ANSWERS:
             benchmark = BENCHMARKS["mmlu_stem"] if words == LETTERS else GSM8K if words else MATH
-            item = Item("?", gold, normalized(gold), words)
+            item = Item("?", gold, normalize(gold), words)
             for answer in map(str.strip, answers.split("|")):
                 completion = f"The answer is {answer}"
                 ours = judge.verdict(benchmark, item, completion).math_verify

@@ -12,7 +12,7 @@ from tiny_models import tiny_llama
 from vocagno.errors import InputError
 from vocagno.evaluation._prompted import suffix_ids
 from vocagno.evaluation.benchmarks import BENCHMARKS
-from vocagno.evaluation.running import answered, load, prepared
+from vocagno.evaluation.running import generate_answers, load, prepare_tasks
 from vocagno.training.validation import Evaluation
 
 EOS, BOS = "<|endoftext|>", "<s>"
@@ -65,9 +65,9 @@ def test_no_prompt_of_a_benchmark_ends_in_an_eos(tmp_path, tokenizers, monkeypat
         return generate(context, **options)
 
     monkeypatch.setattr(lm, "_model_generate", seen)
-    tasks = prepared(lm, BENCHMARKS.values(), data, limit=None, new_tokens=2)
+    tasks = prepare_tasks(lm, BENCHMARKS.values(), data, limit=None, new_tokens=2)
     asked = [one for task in tasks for one in task.asked]
-    assert len([one for batch in answered(lm, asked, 3) for one in batch]) == len(asked)
+    assert len([one for batch in generate_answers(lm, asked, 3) for one in batch]) == len(asked)
     before = [tokenizer.bos_token_id] * (template in ("before", "both"))
     ids = [tokenizer.encode(one.prompt, add_special_tokens=False) for one in asked]
     assert sorted(read) == sorted(before + row for row in ids)

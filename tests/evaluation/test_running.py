@@ -23,12 +23,19 @@ from tiny_models import save_llama, tiny_llama
 from vocagno.errors import InputError
 from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER, Item, read_items
 from vocagno.evaluation.judge import Verdict
-from vocagno.evaluation.running import Asked, Journal, answered, checked_device, load, prepared
+from vocagno.evaluation.running import (
+    Journal,
+    PromptedItem,
+    generate_answers,
+    load,
+    prepare_tasks,
+    resolve_device,
+)
 from warm_python import executable
 
 slow = pytest.mark.slow
 
-ASKED = Asked(Item("?", "2", "2"), "Question: ?", 10)
+ASKED = PromptedItem(Item("?", "2", "2"), "Question: ?", 10)
 ANSWER = "The answer is 2."
 VERDICT = Verdict(None, False, True, ("extract",))
 
@@ -198,10 +205,10 @@ def test_answers_do_not_depend_on_where_it_was_killed(tmp_path, data, model):
 def test_the_model_s_own_generation_config_changes_nothing(tmp_path, data, model):
     """Penalties, beams and limits that instruct models ship with; ends are kept."""
     lm = load(str(model), dtype="float32", device="cpu", gguf_file=None, batch_size=2)
-    (task,) = prepared(lm, [BENCHMARKS["gsm8k"]], data, limit=None, new_tokens=20)
+    (task,) = prepare_tasks(lm, [BENCHMARKS["gsm8k"]], data, limit=None, new_tokens=20)
 
     def completions():
-        return [text for batch in answered(lm, task.asked, 2) for _, text in batch]
+        return [text for batch in generate_answers(lm, task.asked, 2) for _, text in batch]
 
     plain, own = completions(), lm.model.generation_config
     assert all(plain)
@@ -301,11 +308,11 @@ def test_only_devices_of_the_machine_are_taken(monkeypatch, kind, known):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: accelerator)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: kind is not None)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
-    assert [checked_device(name) for name in known] == known
-    assert checked_device(None) == ("cuda" if kind == "cuda" else "cpu")
+    assert [resolve_device(name) for name in known] == known
+    assert resolve_device(None) == ("cuda" if kind == "cuda" else "cpu")
     for wrong in {"gpu9", "cuda", "cuda:2", "xpu", "CPU", ""} - set(known):
         with pytest.raises(InputError, match=f"--device {wrong}: .* expected cpu"):
-            checked_device(wrong)
+            resolve_device(wrong)
 
 
 @slow

@@ -13,7 +13,7 @@ from vocagno.evaluation.summary import (
     Measured,
     averages,
     by_metric,
-    merged,
+    merge_results,
     read_stored,
     results,
     share_of,
@@ -33,7 +33,7 @@ def measured(source="here", **right):
 
 
 def write(folder, found, **about):
-    data = results("m", found.found, {**ABOUT, **about, "examples": found.examples})
+    data = results("m", found.shares, {**ABOUT, **about, "examples": found.examples})
     (folder / RESULTS).write_text(json.dumps(data))
     return data
 
@@ -51,17 +51,17 @@ def test_a_rounded_percentage_gives_the_exact_share(tmp_path, count):
     for right in {0, 1, count // 3, count - 1, count}:
         write(tmp_path, measured(gsm8k=(right, count)))
         stored = read_stored(tmp_path, ABOUT)
-        assert stored.found[METRICS[0]]["gsm8k"] == share_of(right, count)
+        assert stored.shares[METRICS[0]]["gsm8k"] == share_of(right, count)
 
 
 def test_results_are_added_and_the_one_of_more_items_is_kept():
     before = measured("old", svamp=(1, 3), gsm8k=(5, 10), asdiv=(1, 4))
     now = measured("new", gsm8k=(1, 2), asdiv=(2, 4), minerva_math=(0, 1))
-    found = merged(before, now)
-    counts = {name: share.count for name, share in found.found["harness_match"].items()}
+    found = merge_results(before, now)
+    counts = {name: share.count for name, share in found.shares["harness_match"].items()}
     assert counts == {"gsm8k": 10, "minerva_math": 1, "svamp": 3, "asdiv": 4}
-    assert found.found["harness_match"]["asdiv"].value == 0.5  # the later of as many
-    assert found.found["math_verify"].keys() == found.found["harness_match"].keys()
+    assert found.shares["harness_match"]["asdiv"].value == 0.5  # the later of as many
+    assert found.shares["math_verify"].keys() == found.shares["harness_match"].keys()
     sources = {"gsm8k": "old", "minerva_math": "new", "svamp": "old", "asdiv": "new"}
     assert found.examples == sources
 
@@ -98,8 +98,14 @@ def test_a_file_of_something_else_is_not_replaced(tmp_path, change):
             read_stored(tmp_path, ABOUT)
 
 
+@pytest.mark.parametrize(("right", "count"), [(0, 0), (1, 0), (2, 1), (-1, 3)])
+def test_a_share_of_no_items_or_of_too_many_is_refused(right, count):
+    with pytest.raises(ValueError, match=f"right: expected 0 to {count} .* got {right}; omit"):
+        share_of(right, count)
+
+
 def test_averages():
-    found = measured(**{name: (right, 10) for right, name in enumerate(PAPER)}).found
+    found = measured(**{name: (right, 10) for right, name in enumerate(PAPER)}).shares
     by_name = found["harness_match"]
     assert by_name["gsm_hard"].value == 0.2
     assert by_name["gsm_hard"].error == pytest.approx((0.2 * 0.8 / 9) ** 0.5)

@@ -19,7 +19,7 @@ from families import TEXTS
 from runs import ARCHITECTURE, run, same_weights, train_here, write_config
 from vocagno.errors import ConfigError
 from vocagno.evaluation.benchmarks import BENCHMARKS
-from vocagno.evaluation.running import answered, prepared
+from vocagno.evaluation.running import generate_answers, prepare_tasks
 from vocagno.training import validation
 from vocagno.training.configuration import parse
 from vocagno.training.validation import Evaluation
@@ -70,13 +70,13 @@ TIMES = ("tokens_per_s", "data_share", "teacher_share", "validation_seconds")
 
 def test_the_run_is_bit_by_bit_the_same(tmp_path, config, monkeypatch):
     """Also if the answers are drawn."""
-    answered = validation.answered
+    generate_answers = validation.generate_answers
 
     def drawn(*arguments):
         torch.rand(1)
-        return answered(*arguments)
+        return generate_answers(*arguments)
 
-    monkeypatch.setattr(validation, "answered", drawn)
+    monkeypatch.setattr(validation, "generate_answers", drawn)
     assert train_here(config("without")) == 0
     assert train_here(config("with", every=2)) == 0
     assert same_weights(tmp_path / "without", tmp_path / "with")
@@ -152,10 +152,12 @@ def test_two_processes(layouts, wrapper):
         file = layouts / f"{wrapper}-2" / "evaluations" / "step_6" / f"{name}.jsonl"
         found = [json.loads(line) for line in file.read_text().splitlines()]
         assert [one["idx"] for one in found] == list(range(count))
-        (task,) = prepared(lm, [BENCHMARKS[name]], layouts / "benchmarks", limit=None, new_tokens=5)
+        (task,) = prepare_tasks(
+            lm, [BENCHMARKS[name]], layouts / "benchmarks", limit=None, new_tokens=5
+        )
         expected = {
             one.item.index: completion
-            for batch in answered(lm, task.asked, 1)
+            for batch in generate_answers(lm, task.asked, 1)
             for one, completion in batch
         }
         assert {one["idx"]: one["completion"] for one in found} == expected

@@ -15,7 +15,7 @@ from pages import cut, passage
 from vocagno import Link, align_text, links
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.views.html import render_page
-from vocagno.views.passage import Passage, StudentToken, Token, columns, judged
+from vocagno.views.passage import Passage, StudentToken, Token, add_verdicts, columns
 from vocagno.views.texts import GuidedText, PictureError
 
 
@@ -158,7 +158,7 @@ def guided(
         threshold=threshold,
         mapping=[(-1, -1), *((owner, owner + 1) for owner in owners), (-1, -1)],
     )
-    return GuidedText("s", "t", guidance, judged(passage, guidance))
+    return GuidedText("s", "t", guidance, add_verdicts(passage, guidance))
 
 
 def table(found, width=100):
@@ -215,7 +215,7 @@ def test_a_rule_of_one_s_own_says_whether_not_why():
     found = guided([1, 0, 1, 0, 1], None).passage
     own = GuidanceConfig(top_fraction=0.4)
     object.__setattr__(own, "method", "attainable")
-    whys = [token.why for token in judged(found, own).student]
+    whys = [token.why for token in add_verdicts(found, own).student]
     assert whys == ["not predicted", "kept", "dropped", "kept", "dropped", "kept"]
 
 

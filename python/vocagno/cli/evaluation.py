@@ -84,12 +84,12 @@ def _check_form(options: Any, form: str) -> None:
 
 def _fetched(options: Any) -> dict[str, Any] | None:
     """Counts of items by benchmark."""
-    from vocagno.evaluation.benchmarks import SOURCES, fetch, named
+    from vocagno.evaluation.benchmarks import SOURCES, fetch, find_benchmark
 
     if options.model is not None or options.regrade is not None:
         raise InputError("--fetch goes with no model and no --regrade")
     counts = {}
-    for benchmark in map(named, options.tasks or SOURCES):
+    for benchmark in map(find_benchmark, options.tasks or SOURCES):
         path, counts[benchmark.name] = fetch(benchmark, options.data)
         print(f"{path}: {counts[benchmark.name]:,} items", file=sys.stderr)
     return counts if options.json else None
@@ -98,9 +98,9 @@ def _fetched(options: Any) -> dict[str, Any] | None:
 def _evaluated(options: Any) -> dict[str, Any] | None:
     from filelock import FileLock, Timeout
 
-    from vocagno.evaluation.benchmarks import PAPER, named
+    from vocagno.evaluation.benchmarks import PAPER, find_benchmark
 
-    benchmarks = [named(task) for task in options.tasks or PAPER]
+    benchmarks = [find_benchmark(task) for task in options.tasks or PAPER]
     out = options.out or Path("eval") / Path(options.model).absolute().name
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -113,7 +113,7 @@ def _evaluated(options: Any) -> dict[str, Any] | None:
 
     from vocagno.evaluation.summary import RESULTS, lines
 
-    print(in_table(lines(measured.found)))
+    print(in_table(lines(measured.shares)))
     print(out / RESULTS, file=sys.stderr)
     return None
 
@@ -139,7 +139,7 @@ def _measured(
     before = summary.read_stored(out, about)
     device_and_file = {name: options[name] for name in ("device", "gguf_file")}
     lm = running.load(options.model, dtype=dtype, batch_size=batch_size, **device_and_file)
-    tasks = running.prepared(lm, benchmarks, options.data, limit=options.limit)
+    tasks = running.prepare_tasks(lm, benchmarks, options.data, limit=options.limit)
     running.say_what_is_short(tasks)
     write_json(out / running.RUN, about)
     verdicts = running.evaluate(lm, tasks, out, batch_size=batch_size)
@@ -153,21 +153,21 @@ def _measured(
                 f"{now.count(name):,}, use another --out",
                 file=sys.stderr,
             )
-    found = summary.merged(before, now)
-    data = summary.results(options.model, found.found, {**about, "examples": found.examples})
+    found = summary.merge_results(before, now)
+    data = summary.results(options.model, found.shares, {**about, "examples": found.examples})
     write_json(file, data)
     return found, data
 
 
 def _regraded(options: Any) -> dict[str, Any]:
     """The share of stored completions of one benchmark that is right, by both metrics."""
-    from vocagno.evaluation.benchmarks import named, read_completions, read_items
+    from vocagno.evaluation.benchmarks import find_benchmark, read_completions, read_items
     from vocagno.evaluation.running import grade, write_verdicts
     from vocagno.evaluation.summary import METRICS, by_metric
 
     if options.model is not None or options.task is None:
         raise InputError("--regrade: expected --task NAME, and no model")
-    benchmark = named(options.task)
+    benchmark = find_benchmark(options.task)
     completions, repeated = read_completions(options.regrade)
     completions = completions[: options.limit]
     items = read_items(benchmark, options.data)

@@ -18,7 +18,7 @@ from vocagno.system.progress import (
     track_documents,
 )
 from vocagno.system.signals import DONE, FOUND_WRONG
-from vocagno.views.passage import number, shortened, token_label
+from vocagno.views.passage import number, shorten, token_label
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -184,7 +184,7 @@ def _table_of(tokens: list[dict[str, Any]], data: bytes) -> "Table":
         start, end, best = token["start"], token["end"], token.get("candidates", [])[:6]
         cells = (
             f"{start}-{end}",
-            shortened(token_label(data, start, end, ""), 20),
+            shorten(token_label(data, start, end, ""), 20),
             number(token["loss"], ".2f", missing="-"),
             "  ".join(f"{one['text']} {one['probability']:.1%}" for one in best),
         )

@@ -1,7 +1,8 @@
-"""Extracts, normalises and compares answers, by the rules of the paper's harness.
+"""Extracts the answer from a completion, normalises its spelling and compares it with the gold
+answer, by the rules of the paper's harness.
 
 Nothing is evaluated as Python. Parsing and comparing may take unlimited time and memory, or end the
-process: see `judge`.
+process, so `judge` calls these functions in a process of its own.
 """
 
 import ast
@@ -23,10 +24,11 @@ def expression(text: str, *, evaluate: bool = True) -> Any:
     Raises: ValueError or SyntaxError for anything else; MemoryError or RecursionError if nested too
         deeply.
     """
-    return _read(ast.parse(text.strip(), mode="eval").body, evaluate)
+    return _to_sympy(ast.parse(text.strip(), mode="eval").body, evaluate)
 
 
-def _read(node: ast.expr, evaluate: bool) -> Any:
+def _to_sympy(node: ast.expr, evaluate: bool) -> Any:
+    """Converts a node of Python's syntax tree to a sympy expression, a frozenset or a string."""
     import sympy
 
     match node:
@@ -39,81 +41,84 @@ def _read(node: ast.expr, evaluate: bool) -> Any:
         case ast.Name(id=name):
             return sympy.Symbol(name)
         case ast.Set(elts=elements):
-            return frozenset(_read(element, evaluate) for element in elements)
+            return frozenset(_to_sympy(element, evaluate) for element in elements)
         case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-            return _read(operand, evaluate)
+            return _to_sympy(operand, evaluate)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return sympy.Mul(-1, _read(operand, evaluate), evaluate=evaluate)
+            return sympy.Mul(-1, _to_sympy(operand, evaluate), evaluate=evaluate)
         case ast.BinOp(left=left, op=operator, right=right):
-            return _combined(operator, _read(left, evaluate), _read(right, evaluate), evaluate)
+            return _apply_operator(
+                operator, _to_sympy(left, evaluate), _to_sympy(right, evaluate), evaluate
+            )
     raise ValueError(f"{ast.unparse(node)!r:.40} is not a number, a name or an operation on them")
 
 
-def _combined(operator: ast.operator, one: Any, other: Any, evaluate: bool) -> Any:
+def _apply_operator(operator: ast.operator, left: Any, right: Any, evaluate: bool) -> Any:
     import sympy
 
+    # The operators of Python would evaluate: 2 - 3 is built as 2 + (-1) * 3, 2 / 3 as 2 * 3 ** -1.
     if isinstance(operator, ast.Sub):
-        other = sympy.Mul(-1, other, evaluate=evaluate)
+        right = sympy.Mul(-1, right, evaluate=evaluate)
     if isinstance(operator, ast.Div):
-        other = sympy.Pow(other, -1, evaluate=evaluate)
-    kinds = {ast.Add: sympy.Add, ast.Sub: sympy.Add, ast.Mult: sympy.Mul, ast.Div: sympy.Mul}
-    kind = {**kinds, ast.Pow: sympy.Pow}.get(type(operator))
-    if kind is None:
+        right = sympy.Pow(right, -1, evaluate=evaluate)
+    classes = {ast.Add: sympy.Add, ast.Sub: sympy.Add, ast.Mult: sympy.Mul, ast.Div: sympy.Mul}
+    sympy_class = {**classes, ast.Pow: sympy.Pow}.get(type(operator))
+    if sympy_class is None:
         raise ValueError(f"{type(operator).__name__} is not one of the five operations")
-    return kind(one, other, evaluate=evaluate)
+    return sympy_class(left, right, evaluate=evaluate)
 
 
 TOLERANCE = 1e-4
-"""Relative tolerance for numbers."""
+"""Relative difference up to which two numbers count as equal."""
 
 
-def same_expression(one: str, other: str) -> bool:
-    """Whether sympy can show that two expressions (LaTeX or typed) are equal: by form, by
+def same_expression(answer: str, gold: str) -> bool:
+    """Returns True if sympy can show that two expressions (LaTeX or typed) are equal: by form, by
     simplifying their difference, or by value."""
-    first, second = _parsed(one), _parsed(other)
-    tests = (_by_form, _by_difference, _by_sides, _by_value)
-    is_read = first is not None and second is not None
-    return is_read and any(_tried(test, first, second) for test in tests)
+    first, second = _parse_expression(answer), _parse_expression(gold)
+    if first is None or second is None:
+        return False
+    tests = (_equal_by_form, _equal_by_difference, _equal_by_sides, _equal_by_value)
+    return any(_result_or_none(test, first, second) for test in tests)
 
 
-def _parsed(text: str) -> Any:
-    """The LaTeX at the start of a text; else the typed expression; else None.
+def _parse_expression(text: str) -> Any:
+    """Parses a text as LaTeX, or else as a typed expression. Returns None if it is neither.
 
     Text after the LaTeX is ignored, as in the harness: an answer of `1` equals a gold `1,-2`.
     """
     from sympy.parsing.latex import parse_latex
 
     text = text.replace("\\\\", "\\")
-    found = _tried(parse_latex, text)
-    return _tried(expression, text) if found is None else found
+    parsed = _result_or_none(parse_latex, text)
+    return _result_or_none(expression, text) if parsed is None else parsed
 
 
-def _tried(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result, or None on any error: sympy and its parsers raise many types of errors for input
-    that they do not know."""
+def _result_or_none(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function. Returns its result, or None if it raises any error."""
     try:
         return function(*arguments)
-    except Exception as error:
+    except Exception as error:  # sympy and its parsers raise many types for input they do not know
         logging.getLogger(__name__).debug("%s: %s", arguments, error)
         return None
 
 
-def _by_form(first: Any, second: Any) -> bool:
+def _equal_by_form(first: Any, second: Any) -> bool:
     return str(first) == str(second) or first == second
 
 
-def _by_difference(first: Any, second: Any) -> bool:
+def _equal_by_difference(first: Any, second: Any) -> bool:
     import sympy
 
     return bool(first.equals(second)) or bool(sympy.simplify(first - second) == 0)
 
 
-def _by_sides(first: Any, second: Any) -> bool:
-    """Compares the differences of sides of two relations."""
+def _equal_by_sides(first: Any, second: Any) -> bool:
+    """Compares two relations, such as equations, by the difference of their sides, up to sign."""
     return bool(abs(first.lhs - first.rhs).equals(abs(second.lhs - second.rhs)))
 
 
-def _by_value(first: Any, second: Any) -> bool:
+def _equal_by_value(first: Any, second: Any) -> bool:
     import sympy
 
     return math.isclose(float(sympy.N(first)), float(sympy.N(second)), rel_tol=TOLERANCE)
@@ -125,7 +130,8 @@ _BRACKETS = str.maketrans("", "", "{}()")
 
 
 def matches(answer: str, gold: str) -> bool:
-    """Whether an answer equals the gold answer. The first of the rules below that applies decides.
+    """Returns True if an answer equals the gold answer. Of the rules below, the first that applies
+    decides.
 
     Calls the symbolic comparison, which may take unlimited time and memory; `judge` limits both.
     """
@@ -135,18 +141,18 @@ def matches(answer: str, gold: str) -> bool:
     number, gold_number = _number(answer), _number(gold)
     if number is not None and gold_number is not None:
         return any(
-            math.isclose(number, meant, rel_tol=TOLERANCE)
-            for meant in (gold_number, gold_number / 100, gold_number * 100)
+            math.isclose(number, value, rel_tol=TOLERANCE)
+            for value in (gold_number, gold_number / 100, gold_number * 100)  # a percentage, or not
         )
     if not answer:
         return False
     if "pmatrix" in answer and "pmatrix" not in gold:
-        gold = _as_matrices(gold)
+        gold = _lists_to_matrices(gold)
     return _same_text(answer, gold) or _same_parts(answer, gold) or _same_sides(answer, gold)
 
 
 def _number(text: str) -> float | None:
-    """A number with or without commas; a percentage as a share."""
+    """Reads a number with or without commas, and 50% as 0.5. Returns None for another text."""
     text = text.replace(",", "")
     try:
         if text.endswith("%"):
@@ -156,9 +162,10 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _as_matrices(text: str) -> str:
-    """A list of elements, and each list in it, as columns. One backslash separates them, as in the
-    harness, so the result never equals a correctly written matrix."""
+def _lists_to_matrices(text: str) -> str:
+    """Writes a list of elements, and each list in it, as matrices of one column. One backslash
+    separates the elements, as in the harness, so the result never equals a correctly written
+    matrix."""
     rows = re.findall(r"\{.*,.*\}", text)
     return ", ".join(
         rf"\begin{{pmatrix}}{row.strip('{}').replace(',', chr(92))}\end{{pmatrix}}" for row in rows
@@ -166,7 +173,7 @@ def _as_matrices(text: str) -> str:
 
 
 def _same_text(answer: str, gold: str) -> bool:
-    """Compares without case and brackets."""
+    """Compares two texts without case and brackets."""
     ends = answer[0] + answer[-1]
     if (ends == "[]" and not gold.startswith("(")) or (ends == "()" and not gold.startswith("[")):
         answer, gold = answer.strip("[]()"), gold.strip("[]()")
@@ -193,25 +200,30 @@ def _all_match(answers: list[str], golds: list[str]) -> bool:
 
 
 def _same_sides(answer: str, gold: str) -> bool:
-    """Compares two equations by the difference of their sides, up to sign; an assignment by its
-    right side; else both texts as expressions."""
+    """Compares two equations by the difference of their sides, up to sign, and an assignment by its
+    right side. If that does not show them to be equal, compares both texts as expressions."""
     sides, gold_sides = answer.split("="), gold.split("=")
     if len(sides) == len(gold_sides) == 2:
-        one, other = (f"{left.strip()} - ({right.strip()})" for left, right in (sides, gold_sides))
-        alike = same_expression(one, other) or same_expression(f"-({one})", other)
+        difference, gold_difference = (
+            f"{left.strip()} - ({right.strip()})" for left, right in (sides, gold_sides)
+        )
+        is_same = same_expression(difference, gold_difference)
+        is_same = is_same or same_expression(f"-({difference})", gold_difference)
     elif _is_assignment(sides) and len(gold_sides) == 1:
-        alike = matches(sides[1], gold)
+        is_same = matches(sides[1], gold)
     elif _is_assignment(gold_sides) and len(sides) == 1:
-        alike = matches(answer, gold_sides[1])
+        is_same = matches(answer, gold_sides[1])
     else:
-        alike = False
-    return alike or same_expression(answer, gold)
+        is_same = False
+    return is_same or same_expression(answer, gold)
 
 
 def _is_assignment(sides: list[str]) -> bool:
     return len(sides) == 2 and len(sides[0].strip()) <= 2
 
 
+# The rules of `_normalize_once`. Their order is part of them: a later one reads the result of an
+# earlier one.
 _MATRICES = (
     (re.compile(r"\\begin\{array\}\{.*?\}"), r"\\begin{pmatrix}"),
     (re.compile(r"\\end\{array\}"), r"\\end{pmatrix}"),
@@ -226,10 +238,11 @@ _SPELLINGS = (
     (r"\}", "}"),
 )
 _SIGNS = ((r"^{\circ}", ""), (r"^\circ", ""), (r"\$", ""), ("$", ""))
-_ASSIGNED = tuple(
+# Removed as the start of an assignment, "x=" or "y\in", wherever it stands in the text.
+_ASSIGNMENTS = tuple(
     (name + relation, "") for relation in ("=", r"\in", r"\to") for name in ("x", "y", "z")
 )
-_NAMES = (
+_SYMBOLS = (
     (r"\emptyset", "{}"),
     (r"(-\infty,\infty)", r"\mathbb{R}"),
     (r"\%", ""),
@@ -247,28 +260,29 @@ _BARE_ROOT = re.compile(r"\\sqrt(\w+)")
 _INTEGER = re.compile(r"0|-?[1-9]\d*")
 
 
-def normalized(answer: object) -> str:
-    r"""An answer of a model or a benchmark in the normalized spelling, for comparison.
+def normalize(answer: object) -> str:
+    r"""Returns an answer of a model or a benchmark in one normal spelling, for comparison.
 
-    Two passes, as in the harness: the first removes all blanks, so more rules apply in the second.
+    It makes two passes, as the harness does: the first removes all blanks, so more rules apply in
+    the second.
     An answer that is only a unit (`\text{east}`) becomes empty.
     """
-    return _pass(_pass(str(answer)))
+    return _normalize_once(_normalize_once(str(answer)))
 
 
-def _pass(answer: str) -> str:
+def _normalize_once(answer: str) -> str:
     text = answer.strip().replace("\n", "").rstrip(".").replace(r"\!", "")
     for pattern, spelling in _MATRICES:
         text = pattern.sub(spelling, text)
-    text = _replaced(text, _SPELLINGS)
+    text = _replace_all(text, _SPELLINGS)
     text = _UNIT_TEXT.sub("", text).strip() or text
     text = _without_units(text)
-    text = _in_digits(_replaced(text, _SIGNS))
-    text = _replaced(_TEXT.sub(r"\1", text), _ASSIGNED)
-    text = _replaced(text, _NAMES).replace("infinity", r"\infty")
+    text = _spelled_number_in_digits(_replace_all(text, _SIGNS))
+    text = _replace_all(_TEXT.sub(r"\1", text), _ASSIGNMENTS)
+    text = _replace_all(text, _SYMBOLS).replace("infinity", r"\infty")
     if r"\infty" not in text:
         text = text.replace("inf", r"\infty")
-    text = _BOX.sub("", _replaced(text, _WORDS))
+    text = _BOX.sub("", _replace_all(text, _WORDS))
     if "j" in text and "i" not in text:
         text = text.replace("j", "i")
     text = _NO_FRACTION.sub(r"\1\2", text)
@@ -281,30 +295,28 @@ def _pass(answer: str) -> str:
     return _slash_as_fraction(_with_braced_fractions(text))
 
 
-def _replaced(text: str, pairs: tuple[tuple[str, str], ...]) -> str:
+def _replace_all(text: str, pairs: tuple[tuple[str, str], ...]) -> str:
     for old, new in pairs:
         text = text.replace(old, new)
     return text
 
 
 def _without_units(text: str) -> str:
-    """Deletes unit words between non-word characters, but never the whole text.
-
-    Runs twice, because a match takes the character that the next match would begin with.
-    """
+    """Deletes unit words between non-word characters, but never the whole text."""
     if not _LETTER.search(text):  # every unit has one
         return text
-    for _ in range(2):
-        for part, pattern in _units():
-            if part in text:  # a tenth of the time of a search that finds nothing
+    for _ in range(2):  # a match takes the character that the next match would begin with
+        for literal, pattern in _unit_patterns():
+            if literal in text:  # a tenth of the time of a search that finds nothing
                 text = pattern.sub(r"\1\2", text) or text
     return text
 
 
 @cache
-def _units() -> list[tuple[str, re.Pattern[str]]]:
-    """The words in their order, then each with an s, behind the longest part of it that a text must
-    have. A dot in a word matches any character."""
+def _unit_patterns() -> list[tuple[str, re.Pattern[str]]]:
+    """Returns the pattern of each unit word in the order of the file, then of each with an s.
+    Before each stands the longest literal that a matching text contains; a dot in a word matches
+    any character."""
     lines = resources.files(__package__).joinpath("units.txt").read_text("utf-8").splitlines()
     words = [line for line in lines if line and not line.startswith("#")]
     return [
@@ -313,8 +325,8 @@ def _units() -> list[tuple[str, re.Pattern[str]]]:
     ]
 
 
-def _in_digits(text: str) -> str:
-    """The number that a text spells out, if any (other words are ignored); else the text."""
+def _spelled_number_in_digits(text: str) -> str:
+    """Returns the number that a text spells out, other words ignored, or else the text."""
     from word2number import w2n
 
     try:
@@ -324,7 +336,8 @@ def _in_digits(text: str) -> str:
 
 
 def _with_braced_fractions(text: str) -> str:
-    r"""`\frac12` with braces; unchanged if a fraction ends before its denominator."""
+    r"""Writes `\frac12` with braces. A text in which a fraction ends before its denominator stays
+    as it is."""
     first, *fractions = text.split(r"\frac")
     braced = [first]
     for fraction in fractions:
@@ -333,18 +346,17 @@ def _with_braced_fractions(text: str) -> str:
         elif len(fraction) < 2:
             return text
         else:
-            above, below, rest = fraction[0], fraction[1], fraction[2:]
-            below = below if below == "{" else f"{{{below}}}"
-            braced.append(f"{{{above}}}{below}{rest}")
+            numerator, denominator, following = fraction[0], fraction[1], fraction[2:]
+            denominator = denominator if denominator == "{" else f"{{{denominator}}}"
+            braced.append(f"{{{numerator}}}{denominator}{following}")
     return r"\frac".join(braced)
 
 
 def _slash_as_fraction(text: str) -> str:
-    r"""`a/b` of integers (or roots) as `\frac{a}{b}`."""
-    above, slash, below = text.partition("/")
-    parts = (above, below)
-    if slash and "/" not in below and all("sqrt" in p or _INTEGER.fullmatch(p) for p in parts):
-        return rf"\frac{{{above}}}{{{below}}}"
+    r"""Writes `a/b` as `\frac{a}{b}` if a and b are integers or contain a root."""
+    terms = text.split("/")
+    if len(terms) == 2 and all("sqrt" in term or _INTEGER.fullmatch(term) for term in terms):
+        return rf"\frac{{{terms[0]}}}{{{terms[1]}}}"
     return text
 
 
@@ -355,18 +367,18 @@ _CHOICE = re.compile(r"answer is \(?([a-e])")
 _NUMBER = re.compile(r"-?\d*\.?\d+")
 
 
-def extracted(completion: str, *, choice: bool) -> str:
-    """The normalised answer of a completion: with `choice`, A to E or `NO_CHOICE`."""
+def extract_answer(completion: str, *, choice: bool) -> str:
+    """Returns the normalised answer of a completion. With `choice`, it is A to E or `NO_CHOICE`."""
     if choice:  # as in the harness, "the answer is below" gives B
-        own = completion.split("Problem:", 1)[0].replace("choice is", "answer is").lower()
-        found = _CHOICE.search(own)
-        return found[1].upper() if found else NO_CHOICE
+        solution = completion.split("Problem:", 1)[0]  # a model may invent a next problem
+        letter = _CHOICE.search(solution.replace("choice is", "answer is").lower())
+        return letter[1].upper() if letter else NO_CHOICE
     answer = re.sub(r"\n\s*", "", answer_part(completion))
-    return normalized(answer.removeprefix(":").removesuffix(".").removesuffix("/"))
+    return normalize(answer.removeprefix(":").removesuffix(".").removesuffix("/"))
 
 
 def answer_part(completion: str) -> str:
-    """The part of a completion that states the answer, by the first rule that applies."""
+    """Returns the part of a completion that states the answer, by the first rule that applies."""
     if "final answer is $" in completion and "$. I hope" in completion:
         return completion.split("final answer is $", 1)[1].split("$. I hope", 1)[0].strip()
     for opening, answer in (
@@ -374,20 +386,21 @@ def answer_part(completion: str) -> str:
         ("he answer is", str.strip),
         ("final answer is", str.strip),
     ):
-        _, found, behind = completion.rpartition(opening)
-        if found:
-            return answer(behind)
+        _, is_present, following = completion.rpartition(opening)
+        if is_present:
+            return answer(following)
     numbers = _NUMBER.findall(completion.replace(",", ""))
     return numbers[-1] if numbers else ""
 
 
-def in_box(behind: str) -> str:
-    """The content of the balanced braces that begin a text, or the text before its next `$`."""
-    if not behind.startswith("{"):
-        return behind.split("$", 1)[0].strip()
+def in_box(following: str) -> str:
+    r"""Returns the content of a box, from the text that follows `\boxed`: the content of the
+    balanced braces that begin it, or else the text before its next `$`."""
+    if not following.startswith("{"):
+        return following.split("$", 1)[0].strip()
     depth = 0
-    for index, character in enumerate(behind):
+    for index, character in enumerate(following):
         depth += (character == "{") - (character == "}")
         if depth == 0:
-            return behind[1:index]
-    return behind[1:]
+            return following[1:index]
+    return following[1:]  # a completion that was truncated closes no brace

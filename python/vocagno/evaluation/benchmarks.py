@@ -1,5 +1,5 @@
-"""The benchmarks: questions with their gold answers, worked examples, the files they are in, and
-from where on the Hugging Face hub some of these can be downloaded."""
+"""The mathematical benchmarks: how each one's records are read, the worked examples of its prompts,
+files of questions and of completions, and the download of some from the Hugging Face hub."""
 
 import gzip
 import json
@@ -16,21 +16,21 @@ from typing import Any
 import numpy as np
 
 from vocagno.errors import InputError
-from vocagno.evaluation.answers import answer_part, extracted, in_box, normalized
+from vocagno.evaluation.answers import answer_part, extract_answer, in_box, normalize
 from vocagno.system.files import appearing, refuse_pointers
 
 Record = Mapping[str, Any]
-"""A line of a benchmark's file."""
+"""The JSON object in a line of a benchmark's file."""
 
 _CHOOSE = "What of the following is the right choice? Explain your answer."
 _ENDINGS = dict.fromkeys(("true", "false"), " (True or False)")
 _ENDINGS |= dict.fromkeys(("yes", "no"), " (Yes or No)")
-"""What ends the question, by the gold answer in lower case."""
+"""Text that is appended to a question, by its gold answer in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One question."""
+    """One question with its gold answer."""
 
     question: str
     stated: str
@@ -40,11 +40,12 @@ class Item:
     words: tuple[str, ...] | None = None
     """The possible answers, if they are words or letters, as far as the item lists them."""
     index: int = 0
+    """Number of the item in its benchmark, `idx` in the files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """One of the benchmarks."""
+    """The format of a benchmark: its file, its prompts, and how a record becomes an item."""
 
     name: str
     column: str | None
@@ -55,37 +56,37 @@ class Benchmark:
     """NAME of the worked examples' file, prompts/cot/NAME.md."""
     shots: int
     problem: bool
-    """Whether prompts use `Problem:` and `Solution:`, not `Question:` and `Answer:`."""
+    """True if prompts use `Problem:` and `Solution:`, not `Question:` and `Answer:`."""
     choice: bool
-    """The answer is a letter."""
+    """True if the answer is a letter."""
     read: Callable[[Record], Item]
     """Reads a record. Raises: KeyError, TypeError, ValueError or IndexError for another kind."""
 
     def item(self, record: Record, index: int) -> Item:
-        """The item in a record; see `read` for errors."""
-        found = self.read(record)
-        if found.stated in ("", "nan", "inf", "-inf"):
-            raise ValueError(f"it states no answer ({found.stated!r})")
-        if found.words is not None and found.stated not in found.words:
-            raise ValueError(f"the answer {found.stated!r} is not one of {', '.join(found.words)}")
-        question = f"{found.question}{_ENDINGS.get(found.gold.lower(), '')}"
-        return replace(found, question=question.strip(), index=index)
+        """Reads and checks the item in a record. Raises: the errors of `read`."""
+        item = self.read(record)
+        if item.stated in ("", "nan", "inf", "-inf"):
+            raise ValueError(f"it states no answer ({item.stated!r})")
+        if item.words is not None and item.stated not in item.words:
+            raise ValueError(f"the answer {item.stated!r} is not one of {', '.join(item.words)}")
+        question = f"{item.question}{_ENDINGS.get(item.gold.lower(), '')}"
+        return replace(item, question=question.strip(), index=index)
 
-    def asked(self, question: str) -> str:
-        """A question in the form that follows the worked examples."""
+    def format_question(self, question: str) -> str:
+        """Returns a question in the form that follows the worked examples."""
         if self.problem:
             return f"Problem:\n{question}\nSolution:"
         return f"Question: {question}\nAnswer:"
 
     def answer(self, completion: str) -> str:
-        """The answer in a completion, normalised."""
-        return extracted(completion, choice=self.choice)
+        """Returns the answer in a completion, normalised."""
+        return extract_answer(completion, choice=self.choice)
 
 
-def _of(record: Record, name: str, kind: type | tuple[type, ...] = str) -> Any:
-    """A field of a record. Raises: KeyError, or TypeError for a value of another type."""
+def _field(record: Record, name: str, kind: type | tuple[type, ...] = str) -> Any:
+    """Reads a field of a record. Raises: KeyError, or TypeError for a value of another type."""
     value = record[name]
-    if not isinstance(value, kind) or isinstance(value, bool):
+    if not isinstance(value, kind) or isinstance(value, bool):  # a bool is an int, too
         raise TypeError(f"`{name}` is {value!r:.60}")
     return value
 
@@ -94,71 +95,75 @@ _NUMBER = (int, float)
 _NUMERAL = re.compile(r"-?[\d,]*\.?\d+(/\d+)?%?")
 
 
-def _number(question: str, value: object) -> Item:
+def _number_item(question: str, value: object) -> Item:
+    """Builds an item whose gold answer is a number."""
+    # The harness normalises the number itself; 1e-05 is stated as 0.00001.
     stated = np.format_float_positional(value, trim="-") if isinstance(value, float) else value
-    return Item(question, str(stated), normalized(value))
+    return Item(question, str(stated), normalize(value))
 
 
-def _gsm8k(record: Record) -> Item:
-    _, marked, stated = _of(record, "answer").partition("####")
+def _read_gsm8k(record: Record) -> Item:
+    _, marked, stated = _field(record, "answer").partition("####")
     if not marked:
         raise ValueError("`answer` has no ####")
-    return _number(_of(record, "question"), stated.strip())
+    return _number_item(_field(record, "question"), stated.strip())
 
 
-def _math(record: Record) -> Item:
-    solution = _of(record, "solution")
+def _read_math(record: Record) -> Item:
+    solution = _field(record, "solution")
     # The normalised answer is only for the harness: it lacks units, `m` and half of `\\sec x`.
-    _, box, behind = solution.rpartition(r"\boxed")  # the harness also reads "not boxed" in a text
-    stated = in_box(behind) if box else answer_part(solution)
-    stated = _of(record, "answer") if "answer" in record else stated
-    return Item(_of(record, "problem"), stated, extracted(solution, choice=False))
+    # Without the backslash, as in the harness, the "boxed" of a sentence would count.
+    _, box, after_box = solution.rpartition(r"\boxed")
+    stated = in_box(after_box) if box else answer_part(solution)
+    stated = _field(record, "answer") if "answer" in record else stated
+    return Item(_field(record, "problem"), stated, extract_answer(solution, choice=False))
 
 
-def _svamp(record: Record) -> Item:
-    body = _of(record, "Body").strip()
+def _read_svamp(record: Record) -> Item:
+    body = _field(record, "Body").strip()
     body = body if body.endswith(".") else f"{body}."
-    stated = _of(record, "Answer", (*_NUMBER, str))  # text in the hub's
-    return _number(f"{body} {_of(record, 'Question').strip()}", float(stated))
+    stated = _field(record, "Answer", (*_NUMBER, str))  # text in the hub's
+    return _number_item(f"{body} {_field(record, 'Question').strip()}", float(stated))
 
 
-def _asdiv(record: Record) -> Item:
-    stated = re.sub(r"\(.*?\)", "", _of(record, "answer")).strip()
-    question = f"{_of(record, 'body').strip()} {_of(record, 'question').strip()}"
+def _read_asdiv(record: Record) -> Item:
+    stated = re.sub(r"\(.*?\)", "", _field(record, "answer")).strip()
+    question = f"{_field(record, 'body').strip()} {_field(record, 'question').strip()}"
     # Other answers than numbers are words, a time or a ratio.
     words = None if _NUMERAL.fullmatch(stated) else (stated,)
-    return Item(question, stated, normalized(stated), words)
+    return Item(question, stated, normalize(stated), words)
 
 
-def _target(record: Record) -> Item:
-    return _number(_of(record, "input"), _of(record, "target", _NUMBER))
+def _read_target(record: Record) -> Item:
+    return _number_item(_field(record, "input"), _field(record, "target", _NUMBER))
 
 
-def _tabmwp(record: Record) -> Item:
+def _read_tabmwp(record: Record) -> Item:
     title, choices = record["table_title"], record["choices"]
     regarding = f' regarding "{title}"' if title else ""
     question = (
         f"Read the following table{regarding} and answer a question:\n"
-        f"{_of(record, 'table')}\n{_of(record, 'question')}"
+        f"{_field(record, 'table')}\n{_field(record, 'question')}"
     )
     if choices:
         question += f" Please select from the following options: {choices}"
-    stated = _of(record, "answer")
+    stated = _field(record, "answer")
     if record["ans_type"] in ("integer_number", "decimal_number"):
-        return Item(question, stated, normalized(_value(stated)))
-    return Item(question, stated, normalized(stated), tuple(choices or (stated,)))
+        return Item(question, stated, normalize(_number_value(stated)))
+    return Item(question, stated, normalize(stated), tuple(choices or (stated,)))
 
 
-def _value(number: str) -> float:
-    above, divided, below = number.partition("/")
-    if divided:
-        return int(above) / int(below)
-    share = number.removesuffix("%")
-    return float(share.replace(",", "")) / (1 if share == number else 100)
+def _number_value(number: str) -> float:
+    """Reads `3/4`, `75%` or `1,000`."""
+    numerator, slash, denominator = number.partition("/")
+    if slash:
+        return int(numerator) / int(denominator)
+    digits = number.removesuffix("%")
+    return float(digits.replace(",", "")) / (1 if digits == number else 100)
 
 
-def _mathqa(record: Record) -> Item:
-    options = _of(record, "options").strip()
+def _read_mathqa(record: Record) -> Item:
+    options = _field(record, "options").strip()
     if options.startswith("['"):  # a few items have a printed list
         options = " , ".join(options.removeprefix("['").removesuffix("']").split("', '"))
     _, *parts = re.split(r"(?:^| , )([a-e]) \) (?:\1 \) )?", options)  # some repeat the letter
@@ -166,76 +171,84 @@ def _mathqa(record: Record) -> Item:
     if "".join(texts) != "abcde"[: len(texts)]:
         raise ValueError(f"`options` has no letters in order: {options!r:.60}")
     listed = ", ".join(f"({letter.upper()}) {text.strip()}" for letter, text in texts.items())
-    problem = _of(record, "problem")
-    return _chosen(
-        f"{problem[:1].upper()}{problem[1:]}".strip(), listed, _of(record, "correct").upper(), texts
+    problem = _field(record, "problem")
+    return _choice_item(
+        f"{problem[:1].upper()}{problem[1:]}".strip(),
+        listed,
+        _field(record, "correct").upper(),
+        texts,
     )
 
 
-def _mmlu(record: Record) -> Item:
-    choices = _of(record, "choices", list)
+def _read_mmlu(record: Record) -> Item:
+    choices = _field(record, "choices", list)
     listed = ", ".join(
         f"({letter}) {str(text).strip()}" for letter, text in zip("ABCDE", choices, strict=False)
     )
-    gold = "ABCDE"[: len(choices)][_of(record, "answer", int)]
-    return _chosen(_of(record, "question").strip(), listed, gold, choices)
+    gold = "ABCDE"[: len(choices)][_field(record, "answer", int)]
+    return _choice_item(_field(record, "question").strip(), listed, gold, choices)
 
 
-def _sat(record: Record) -> Item:
-    listed = re.sub(r"(^| )([A-E])[).] ", r"\1(\2) ", _of(record, "options").strip())
+def _read_sat(record: Record) -> Item:
+    listed = re.sub(r"(^| )([A-E])[).] ", r"\1(\2) ", _field(record, "options").strip())
     letters = re.findall(r"\(([A-E])\) ", listed)
     if letters != list("ABCDE"[: len(letters)]):
         raise ValueError(f"`options` has no letters in order: {listed!r:.60}")
-    return _chosen(_of(record, "question").strip(), listed, _of(record, "Answer"), letters)
+    return _choice_item(
+        _field(record, "question").strip(), listed, _field(record, "Answer"), letters
+    )
 
 
-def _chosen(question: str, listed: str, gold: str, choices: Collection[object]) -> Item:
+def _choice_item(question: str, listed: str, gold: str, choices: Collection[object]) -> Item:
     words = tuple("ABCDE"[: len(choices)])
-    return Item(f"{question}\n{_CHOOSE}\n{listed}", gold, normalized(gold), words)
+    return Item(f"{question}\n{_CHOOSE}\n{listed}", gold, normalize(gold), words)
 
 
-def _in_words(name: str, column: str, read: Callable[[Record], Item]) -> Benchmark:
-    """A benchmark with the worked examples of GSM8K."""
+def _grade_school(name: str, column: str, read: Callable[[Record], Item]) -> Benchmark:
+    """Returns a benchmark of word problems, with the worked examples of GSM8K."""
     return Benchmark(name, column, name, "gsm8k", shots=8, problem=False, choice=False, read=read)
 
 
-def _in_latex(name: str, column: str | None, folder: str, shots: int) -> Benchmark:
-    return Benchmark(name, column, folder, name, shots, problem=True, choice=False, read=_math)
+def _competition(name: str, column: str | None, folder: str, shots: int) -> Benchmark:
+    return Benchmark(name, column, folder, name, shots, problem=True, choice=False, read=_read_math)
 
 
-def _with_letters(name: str, column: str, prompt: str, read: Callable[[Record], Item]) -> Benchmark:
+def _multiple_choice(
+    name: str, column: str, prompt: str, read: Callable[[Record], Item]
+) -> Benchmark:
     return Benchmark(name, column, name, prompt, shots=4, problem=True, choice=True, read=read)
 
 
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
-        _in_words("gsm8k", "GSM8K", _gsm8k),
-        _in_latex("minerva_math", "MATH", folder="math_oai", shots=4),
-        _in_words("gsm_hard", "GSM-Hard", _target),
-        _in_words("svamp", "SVAMP", _svamp),
-        _in_words("asdiv", "ASDiv", _asdiv),
-        _in_words("mawps", "MAWPS", _target),
-        _in_words("tabmwp", "TAB", _tabmwp),
-        _with_letters("mathqa", "MQA", "mathqa", _mathqa),
-        _with_letters("mmlu_stem", "MMLU-STEM", "mmlu_stem", _mmlu),
-        _with_letters("sat_math", "SAT", "mmlu_stem", _sat),
-        _in_latex("math", None, folder="math", shots=5),
+        _grade_school("gsm8k", "GSM8K", _read_gsm8k),
+        _competition("minerva_math", "MATH", folder="math_oai", shots=4),
+        _grade_school("gsm_hard", "GSM-Hard", _read_target),
+        _grade_school("svamp", "SVAMP", _read_svamp),
+        _grade_school("asdiv", "ASDiv", _read_asdiv),
+        _grade_school("mawps", "MAWPS", _read_target),
+        _grade_school("tabmwp", "TAB", _read_tabmwp),
+        _multiple_choice("mathqa", "MQA", "mathqa", _read_mathqa),
+        _multiple_choice("mmlu_stem", "MMLU-STEM", "mmlu_stem", _read_mmlu),
+        _multiple_choice("sat_math", "SAT", "mmlu_stem", _read_sat),
+        _competition("math", None, folder="math", shots=5),
     )
 }
-"""By name: the ten of the paper, and the full test set of MATH, of which `minerva_math` is 500."""
+"""The benchmarks by name: the ten of the paper, and the full test set of MATH, of which
+`minerva_math` has 500 problems."""
 
 PAPER = tuple(name for name, benchmark in BENCHMARKS.items() if benchmark.column is not None)
-"""The ten that the paper names."""
+"""The names of the ten benchmarks that the paper names."""
 
 
-def named(task: str) -> Benchmark:
-    """The benchmark with a name. Raises: InputError that suggests similar names."""
+def find_benchmark(task: str) -> Benchmark:
+    """Returns the benchmark with a name. Raises: InputError that suggests similar names."""
     if task in BENCHMARKS:
         return BENCHMARKS[task]
-    near = get_close_matches(task.lower(), BENCHMARKS, n=3)
-    offered = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(BENCHMARKS)}"
-    raise InputError(f"task {task!r}: no such benchmark; {offered}")
+    similar = get_close_matches(task.lower(), BENCHMARKS, n=3)
+    hint = f"did you mean {' or '.join(similar)}?" if similar else f"known: {', '.join(BENCHMARKS)}"
+    raise InputError(f"task {task!r}: no such benchmark; {hint}")
 
 
 class BenchmarkError(InputError):
@@ -255,20 +268,20 @@ class Completion:
 
 
 def read_items(benchmark: Benchmark, data: Path, *, limit: int | None = None) -> list[Item]:
-    """The items of a benchmark in the order of their `idx`, or of the file if there is no `idx`. Of
-    items with the same `idx`, the last is used.
+    """Reads the items of a benchmark, in the order of their `idx`, or of the file if there is no
+    `idx`. Of items with the same `idx`, the last is used.
 
     Args:
         data: contains NAME/test.jsonl or NAME/test.jsonl.gz.
         limit: maximum number of items, starting with the first.
     Raises: BenchmarkError.
     """
-    path = _file_of(benchmark, data)
+    path = _find_file(benchmark, data)
     items: dict[int, Item] = {}
     for position, (where, record) in enumerate(_records(path)):
-        given = str(record.get("idx", position))  # not 0.7, nor true
+        index = str(record.get("idx", position))  # int() of 0.7 or true would be another's number
         try:
-            items[int(given)] = benchmark.item(record, int(given))
+            items[int(index)] = benchmark.item(record, int(index))
         except KeyError as error:
             raise BenchmarkError(f"{where}: no field {error} of {benchmark.name}") from error
         except (TypeError, ValueError, IndexError) as error:
@@ -279,13 +292,13 @@ def read_items(benchmark: Benchmark, data: Path, *, limit: int | None = None) ->
 
 
 def read_completions(path: Path) -> tuple[list[Completion], int]:
-    """Completions in the order of their `idx`, and the number of duplicates. Of completions with
-    the same `idx`, the last is used.
+    """Reads completions. Returns them in the order of their `idx`, and the number of duplicates. Of
+    completions with the same `idx`, the last is used.
 
     Raises: BenchmarkError for a line without an `idx` and a `completion`, or with a `question` that
         is not a string.
     """
-    found: dict[int, Completion] = {}
+    completions: dict[int, Completion] = {}
     records = list(_records(path))
     for where, record in records:
         index, text = record.get("idx"), record.get("completion")
@@ -298,13 +311,14 @@ def read_completions(path: Path) -> tuple[list[Completion], int]:
             raise BenchmarkError(
                 f"{where}: expected a string as `question`, or none, got {question!r:.60}"
             )
-        found[index] = Completion(index, text, question, where)
-    if not found:
+        completions[index] = Completion(index, text, question, where)
+    if not completions:
         raise BenchmarkError(f"{path}: no completions")
-    return [found[index] for index in sorted(found)], len(records) - len(found)
+    ordered = [completions[index] for index in sorted(completions)]
+    return ordered, len(records) - len(completions)
 
 
-def _file_of(benchmark: Benchmark, data: Path) -> Path:
+def _find_file(benchmark: Benchmark, data: Path) -> Path:
     if not data.is_dir():
         raise BenchmarkError(f"{data}: no such folder; expected one that holds NAME/test.jsonl")
     for name in ("test.jsonl", "test.jsonl.gz"):
@@ -317,13 +331,14 @@ def _file_of(benchmark: Benchmark, data: Path) -> Path:
 
 
 def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file, each with its place. Lines end only in LF; blank ones are skipped."""
+    """Yields the objects of a file of JSON lines, each with its file and line. Lines end only in
+    LF; blank ones are skipped."""
     refuse_pointers([path], BenchmarkError)
-    opened = gzip.open if path.suffix == ".gz" else open
+    open_file = gzip.open if path.suffix == ".gz" else open
     line = b""
     number = 0
     try:
-        with opened(path, "rb") as file:
+        with open_file(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 where = f"{path}, line {number}"
                 line = line.removeprefix(BOM_UTF8) if number == 1 else line
@@ -334,7 +349,8 @@ def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def json_object(line: bytes, where: str, remedy: str = "") -> dict[str, Any]:
-    """The object in a line of JSON. Raises: BenchmarkError with the place and the remedy."""
+    """Parses the object in a line of JSON. Raises: BenchmarkError that begins with `where` and ends
+    with `remedy`."""
     try:
         record = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -345,7 +361,7 @@ def json_object(line: bytes, where: str, remedy: str = "") -> dict[str, Any]:
 
 
 BETWEEN = "\n\n\n"
-"""Between two examples, and before the question."""
+"""The separator between two worked examples, and before the question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,14 +370,16 @@ class Examples:
 
     text: str
     source: str
-    """Where they were read from."""
+    """The file they were read from, or `lm-eval`."""
 
     def prompt(self, benchmark: Benchmark, question: str) -> str:
-        return f"{self.text}{BETWEEN}{benchmark.asked(question)}"
+        """Returns the prompt for a question."""
+        return f"{self.text}{BETWEEN}{benchmark.format_question(question)}"
 
     def check(self, benchmark: Benchmark) -> None:
-        """Raises: BenchmarkError for examples that are not put as the questions will be."""
-        opening, examples = benchmark.asked("").split()[0], self.text.split(BETWEEN)
+        """Checks that the examples have the form of the benchmark's questions. Raises:
+        BenchmarkError if not: those of another benchmark would lower the result silently."""
+        opening, examples = benchmark.format_question("").split()[0], self.text.split(BETWEEN)
         wrong = [example for example in examples if not example.startswith(opening)]
         if wrong or all("(A)" in example for example in examples) != benchmark.choice:
             raise BenchmarkError(
@@ -372,8 +390,8 @@ class Examples:
 
 
 def read_examples(benchmark: Benchmark, data: Path) -> Examples:
-    """The examples from `prompts/cot/NAME.md` in the data folder or next to it, as in the paper's
-    harness; else those that lm-eval includes.
+    """Reads the worked examples from `prompts/cot/NAME.md` in the data folder or next to it, as in
+    the paper's harness, or else takes those that lm-eval includes.
 
     Raises: BenchmarkError if there are none.
     """
@@ -382,46 +400,48 @@ def read_examples(benchmark: Benchmark, data: Path) -> Examples:
         if path.is_file():
             refuse_pointers([path], BenchmarkError)
             try:
-                found = Examples(path.read_text(encoding="utf-8-sig").strip(), str(path))
+                examples = Examples(path.read_text(encoding="utf-8-sig").strip(), str(path))
             except UnicodeDecodeError as error:
                 raise BenchmarkError(f"{path}: not UTF-8 ({error})") from error
-            found.check(benchmark)
-            return found
-    if benchmark.prompt not in _CARRIED:
+            examples.check(benchmark)
+            return examples
+    if benchmark.prompt not in _EXAMPLES_OF_LM_EVAL:
         raise BenchmarkError(
             f"{data / name}: no such file; expected the {benchmark.shots} worked examples of "
-            f"{benchmark.name}; lm-eval has only those of {' and '.join(_CARRIED)}"
+            f"{benchmark.name}; lm-eval has only those of {' and '.join(_EXAMPLES_OF_LM_EVAL)}"
         )
-    return Examples(BETWEEN.join(_CARRIED[benchmark.prompt](benchmark)), "lm-eval")
+    return Examples(BETWEEN.join(_EXAMPLES_OF_LM_EVAL[benchmark.prompt](benchmark)), "lm-eval")
 
 
-def _of_gsm8k(benchmark: Benchmark) -> list[str]:
+def _gsm8k_examples(benchmark: Benchmark) -> list[str]:
     import lm_eval
     import yaml
 
     path = Path(lm_eval.__file__).parent / "tasks/gsm8k/gsm8k-cot.yaml"
     samples = yaml.safe_load(path.read_text(encoding="utf-8"))["fewshot_config"]["samples"]
-    return [f"{benchmark.asked(sample['question'])} {sample['target']}" for sample in samples]
+    return [
+        f"{benchmark.format_question(sample['question'])} {sample['target']}" for sample in samples
+    ]
 
 
-def _of_math(benchmark: Benchmark) -> list[str]:
+def _math_examples(benchmark: Benchmark) -> list[str]:
     from lm_eval.tasks.minerva_math.utils import list_fewshot_samples
 
     return [
-        f"{benchmark.asked(sample['problem'])}\n{sample['solution']}"
+        f"{benchmark.format_question(sample['problem'])}\n{sample['solution']}"
         for sample in list_fewshot_samples()
     ]
 
 
-_CARRIED: dict[str, Callable[[Benchmark], list[str]]] = {
-    "gsm8k": _of_gsm8k,
-    "minerva_math": _of_math,
+_EXAMPLES_OF_LM_EVAL: dict[str, Callable[[Benchmark], list[str]]] = {
+    "gsm8k": _gsm8k_examples,
+    "minerva_math": _math_examples,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The location on the hub of a benchmark with the fields of the paper's harness."""
+    """The location of a benchmark on the hub."""
 
     dataset: str
     splits: tuple[str, ...] = ("test",)
@@ -447,7 +467,8 @@ SOURCES: Mapping[str, Source] = {
     "svamp": Source("ChilleD/SVAMP", splits=("train", "test")),
     "mmlu_stem": Source("cais/mmlu", configurations=_STEM),
 }
-"""By the name of the benchmark. The others have another form there or are missing."""
+"""Locations by the name of the benchmark, of those that have the fields of the paper's harness on
+the hub. The others have other fields there, or are missing."""
 
 
 def fetch(benchmark: Benchmark, data: Path) -> tuple[Path, int]:
@@ -465,11 +486,11 @@ def fetch(benchmark: Benchmark, data: Path) -> tuple[Path, int]:
             f"{data / benchmark.folder / 'test.jsonl'}"
         )
     path = data / benchmark.folder / "test.jsonl"
-    for present in (path, path.with_suffix(".jsonl.gz")):
-        if present.exists():
-            raise InputError(f"{present}: already exists; remove it to fetch it again")
+    for existing in (path, path.with_suffix(".jsonl.gz")):
+        if existing.exists():
+            raise InputError(f"{existing}: already exists; remove it to fetch it again")
     source, lines = SOURCES[benchmark.name], []
-    for number, record in enumerate(_downloaded(source), 1):
+    for number, record in enumerate(_download(source), 1):
         try:
             benchmark.item(record, number - 1)
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -482,7 +503,7 @@ def fetch(benchmark: Benchmark, data: Path) -> tuple[Path, int]:
     return path, len(lines)
 
 
-def _downloaded(source: Source) -> Iterator[Record]:
+def _download(source: Source) -> Iterator[Record]:
     from datasets import load_dataset
 
     try:

@@ -1,4 +1,5 @@
-"""Verdicts on completions. `python -m vocagno.evaluation.judge` compares them in another process.
+"""Grades completions: `Judge` extracts and compares answers in a process of its own, which is
+`python -m vocagno.evaluation.judge`.
 
 A completion is untrusted data, so the process has limits on time and memory. It reads requests and
 writes replies, one JSON object per line: that a request has begun, and its result, each with the
@@ -24,48 +25,48 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from vocagno.errors import InputError
-from vocagno.evaluation.answers import expression, matches, normalized
+from vocagno.evaluation.answers import expression, matches, normalize
 from vocagno.evaluation.benchmarks import BENCHMARKS, Benchmark, Item
 
 
 def main(seconds: float, mebibytes: int) -> int:
-    """Answers requests until there are no more.
+    """Runs the comparing process: answers the requests on standard input until it ends.
 
     Args:
         seconds: limit on a request's CPU time, where the system supports one.
         mebibytes: limit on address space, in addition to what the process begins with.
     """
-    replies = _only_for_replies()
+    replies = _reserve_stdout()
     _import_all()
-    _bound_memory(mebibytes)
-    _write(replies, ready=True)
+    _limit_memory(mebibytes)
+    _send(replies, ready=True)
     if not hasattr(os, "fork"):  # Windows: the caller starts this process again
-        return _answer(replies, seconds)
+        return _answer_requests(replies, seconds)
     while fork := os.fork():
         _, status = os.waitpid(fork, 0)
         if os.WIFEXITED(status):
             return os.waitstatus_to_exitcode(status)
-        _write(replies, died=signal.Signals(os.WTERMSIG(status)).name)
-    return _answer(replies, seconds)
+        _send(replies, died=signal.Signals(os.WTERMSIG(status)).name)
+    return _answer_requests(replies, seconds)
 
 
-def _answer(replies: TextIO, seconds: float) -> int:
+def _answer_requests(replies: TextIO, seconds: float) -> int:
     for line in sys.stdin:
         request = json.loads(line)
         number = request.pop("number")
-        _write(replies, number=number, begun=True)  # a fork may also die while idle
-        _bound_time(seconds)
+        _send(replies, number=number, begun=True)  # a fork may also die while idle
+        _limit_time(seconds)
         try:
-            reply = {"found": _REPLIES[request.pop("ask")](**request)}
+            reply = {"result": _HANDLERS[request.pop("ask")](**request)}
         except Exception as error:  # sympy and its parsers raise many types of errors
             reply = {"failed": f"{type(error).__name__}: {error}"[:200]}
-        _bound_time(0)
-        _write(replies, number=number, **reply)
+        _limit_time(0)
+        _send(replies, number=number, **reply)
     return 0
 
 
-def _write(replies: TextIO, **words: object) -> None:
-    replies.write(json.dumps(words) + "\n")
+def _send(replies: TextIO, **reply: object) -> None:
+    replies.write(json.dumps(reply) + "\n")
     replies.flush()
 
 
@@ -74,26 +75,26 @@ def _import_all() -> None:
     import math_verify.parser
     from sympy.parsing.latex import parse_latex
 
-    parse_latex(normalized("one"))
+    parse_latex(normalize("one"))
     # The library's own function evaluates apparent arithmetic as Python.
     math_verify.parser.parse_expr = expression
     logging.disable(logging.WARNING)  # math-verify warns that its limits are off: ours apply
 
 
-def _only_for_replies() -> TextIO:
-    """Standard output, reserved for replies: what a library prints goes to stderr."""
+def _reserve_stdout() -> TextIO:
+    """Returns standard output for replies only. What a library prints goes to stderr instead."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return replies
 
 
-def _bound_time(seconds: float) -> None:
+def _limit_time(seconds: float) -> None:
     """Limits CPU time; 0 removes the limit. The signal's default action ends the process."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
-def _bound_memory(mebibytes: int) -> None:
+def _limit_memory(mebibytes: int) -> None:
     if sys.platform != "linux":  # other systems do not have the limit, or do not enforce it
         return
     import resource
@@ -104,9 +105,11 @@ def _bound_memory(mebibytes: int) -> None:
 
 
 def _verify(completion: str, stated: str, words: list[str] | None) -> bool:
-    """Whether the math-verify library finds the gold answer in the completion.
+    """Returns True if the math-verify library finds the gold answer in the completion.
 
-    It misreads `3/10.` with its trailing point, so the completion loses its last point.
+    Args:
+        stated: the gold answer as the benchmark writes it.
+        words: the possible answers, if they are words or letters.
     """
     import math_verify as library
 
@@ -114,37 +117,38 @@ def _verify(completion: str, stated: str, words: list[str] | None) -> bool:
     def parse(text: str, *targets: Any) -> list[Any]:
         return list(library.parse(text, targets, parsing_timeout=None))
 
-    completion = completion.removesuffix(".")
+    completion = completion.removesuffix(".")  # the library misreads `3/10.`
     if words:
-        gold, found = _read_words(parse, completion, stated, words)
+        gold, answer = _parse_words(parse, completion, stated, words)
     else:
         targets = library.LatexExtractionConfig(), library.ExprExtractionConfig()
-        gold, found = parse(f"${stated}$", *targets), parse(completion, *targets)
-    return bool(library.verify(gold, found, timeout_seconds=None))
+        gold, answer = parse(f"${stated}$", *targets), parse(completion, *targets)
+    return bool(library.verify(gold, answer, timeout_seconds=None))
 
 
-def _read_words(
+def _parse_words(
     parse: Callable[..., list[Any]], completion: str, stated: str, words: list[str]
 ) -> tuple[list[Any], list[Any]]:
-    """The gold answer and the completion's, of letters or words, as math-verify reads them.
-
-    It reads a letter only without brackets. Words such as `2:35 P.M.` lose their last point with
-    the completion, unless one of them would then begin another.
-    """
+    """Parses the gold answer and the completion's with math-verify, where answers are letters or
+    words. Returns both, in this order, each as the list of its readings."""
     import math_verify as library
 
-    if set(words) <= set("ABCDE"):  # P(A) of a formula keeps its brackets
+    # The library reads a letter only without brackets. P(A) of a formula keeps its brackets.
+    if set(words) <= set("ABCDE"):
         completion = _BRACKETED.sub(r"\1", completion)
-    bare, spoken = [word.removesuffix(".") for word in words], stated.removesuffix(".")
-    if any(one != other and other.startswith(one) for one in bare for other in bare):
-        bare, spoken = words, stated
+    # The completion lost its last point, so `2:35 P.M.` must lose its own, unless a word would then
+    # be the beginning of another.
+    bare, bare_gold = [word.removesuffix(".") for word in words], stated.removesuffix(".")
+    if any(word != longer and longer.startswith(word) for word in bare for longer in bare):
+        bare, bare_gold = words, stated
     texts, latex = library.StringExtractionConfig(tuple(bare)), library.LatexExtractionConfig()
 
     def read(text: str, *targets: Any) -> list[str]:
-        """What is written, without case. As formulas, `on` equals `no`, and `4-6` equals `1-3`."""
-        return [one.lower() for one in parse(text, *targets) if isinstance(one, str)]
+        """Returns the readings as text, in lower case, without those as formulas: as formulas, `on`
+        equals `no`, and `4-6` equals `1-3`."""
+        return [word.lower() for word in parse(text, *targets) if isinstance(word, str)]
 
-    gold = read(f"The answer is {spoken}", texts)
+    gold = read(f"The answer is {bare_gold}", texts)
     gold += read(f"${stated}$", latex) + read(rf"$\text{{{stated}}}$", latex)
     if r"\boxed" in completion:
         return gold, read(completion, texts, latex)
@@ -153,7 +157,7 @@ def _read_words(
 
 
 _BRACKETED = re.compile(r"\(([A-E])\)")
-_REPLIES: dict[str, Callable[..., Any]] = {
+_HANDLERS: dict[str, Callable[..., Any]] = {
     "extract": lambda benchmark, completion: BENCHMARKS[benchmark].answer(completion),
     "match": matches,
     "verify": _verify,
@@ -164,9 +168,9 @@ SECONDS = 3.0
 """Limit on a comparison's CPU time, as in the paper's harness; beyond it, the answer is wrong."""
 MEBIBYTES = 2048
 """Limit on the comparing process's memory, in addition to its memory at start."""
-_STARTING = 120.0
-"""Limit on the wall time of its imports, in seconds."""
-_NEEDED = {
+_START_SECONDS = 120.0
+"""Limit on the wall time of the process's imports, in seconds."""
+_REQUIRED_VERSIONS = {
     "math-verify": "",
     "sympy": "",
     "word2number": "",
@@ -181,18 +185,18 @@ class Verdict:
     """The verdict on one completion."""
 
     answer: str | None
-    """The completion's answer, normalised; None if it could not be extracted in time."""
+    """The completion's answer, normalised; None if it could not be extract_answer in time."""
     harness_match: bool
-    """Whether it is right by the rules of the paper's harness."""
+    """True if the completion is right by the rules of the paper's harness."""
     math_verify: bool
-    """Whether it is right by the math-verify library."""
+    """True if the completion is right by the math-verify library."""
     undecided: tuple[str, ...]
-    """Those of `extract`, `match` and `verify` that failed or exceeded a limit; they count as
-    wrong."""
+    """Names of the requests, among `extract`, `match` and `verify`, that failed or exceeded a
+    limit. They count as wrong."""
 
 
 class Judge(AbstractContextManager["Judge"]):
-    """Gives verdicts. Leaving the context ends the comparing process.
+    """Grades completions in a process of its own. Leaving the context ends that process.
 
     Raises: InputError if a required library is missing.
     """
@@ -200,7 +204,7 @@ class Judge(AbstractContextManager["Judge"]):
     def __init__(self, *, seconds: float = SECONDS, mebibytes: int = MEBIBYTES) -> None:
         _check_libraries()
         self._limits = seconds, mebibytes
-        self._asked = 0
+        self._num_requests = 0
         self._process: subprocess.Popen[str] | None = None
         self._replies: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
@@ -208,15 +212,15 @@ class Judge(AbstractContextManager["Judge"]):
         self.close()
 
     def verdict(self, benchmark: Benchmark, item: Item, completion: str) -> Verdict:
-        """The verdict on a completion; an empty one is wrong."""
+        """Grades a completion by both metrics; an empty one is wrong."""
         completion = completion.strip()
         undecided: list[str] = []
 
-        def ask(what: str, **request: object) -> Any:
-            found = self._ask({"ask": what, **request})
-            if found is None:
-                undecided.append(what)
-            return found
+        def ask(name: str, **request: object) -> Any:
+            result = self._ask({"ask": name, **request})
+            if result is None:
+                undecided.append(name)
+            return result
 
         answer = ask("extract", benchmark=benchmark.name, completion=completion)
         match = verified = False
@@ -229,33 +233,34 @@ class Judge(AbstractContextManager["Judge"]):
         return Verdict(answer, match, verified, tuple(undecided))
 
     def _ask(self, request: dict[str, object]) -> Any:
-        """The process's result, or None if it fails, ends or takes too long."""
+        """Returns the process's result, or None if it fails, ends or takes too long."""
         is_begun = self._begin(request) or self._begin(request)
         reply = self._reply(self._limits[0] * _PATIENCE) if is_begun else None
         if reply is None:
             self.close()
             return None
-        return reply.get("found")
+        return reply.get("result")
 
     def _begin(self, request: dict[str, object]) -> bool:
-        """Whether the process has begun the request; if not, it is ended and a new process may be
-        tried. A process that is killed while waiting can lose a request, or half of one."""
+        """Sends a request. Returns True if the process has begun it. If not, ends the process, so
+        that a new one may be tried: one that is killed while it waits can lose a request, or half
+        of one."""
         requests = self._requests()
-        self._asked += 1
+        self._num_requests += 1
         try:
-            requests.write(json.dumps({"number": self._asked, **request}) + "\n")
+            requests.write(json.dumps({"number": self._num_requests, **request}) + "\n")
             requests.flush()
         except BrokenPipeError:
             reply = None
         else:
             reply = self._reply(self._limits[0] * _PATIENCE)
-        if reply == {"number": self._asked, "begun": True}:
+        if reply == {"number": self._num_requests, "begun": True}:
             return True
         self.close()
         return False
 
     def _reply(self, seconds: float) -> dict[str, Any] | None:
-        """The process's next line, or None if it ends or writes nothing for `seconds`."""
+        """Returns the process's next line, or None if it ends or writes nothing for `seconds`."""
         try:
             line = self._replies.get(timeout=seconds)
         except queue.Empty:
@@ -263,7 +268,8 @@ class Judge(AbstractContextManager["Judge"]):
         return None if line is None else json.loads(line)
 
     def _requests(self) -> IO[str]:
-        """The standard input of the process, started if there is none. Raises: RuntimeError."""
+        """Returns the standard input of the process, and starts one if there is none. Raises:
+        RuntimeError if it does not start."""
         if self._process is None:
             command = [sys.executable, "-m", "vocagno.evaluation.judge", *map(str, self._limits)]
             process = subprocess.Popen(
@@ -276,7 +282,7 @@ class Judge(AbstractContextManager["Judge"]):
             self._process, self._replies = process, queue.SimpleQueue()
             arguments = process.stdout, self._replies
             threading.Thread(target=_forward, args=arguments, daemon=True).start()
-            if self._reply(_STARTING) is None:
+            if self._reply(_START_SECONDS) is None:
                 self.close()
                 raise RuntimeError(f"the comparing process does not start: {' '.join(command)}")
         assert self._process.stdin is not None
@@ -295,14 +301,14 @@ class Judge(AbstractContextManager["Judge"]):
 
 def _check_libraries() -> None:
     """Checks the required libraries: without them, every comparison would count as wrong."""
-    for package, release in _NEEDED.items():
+    for package, release in _REQUIRED_VERSIONS.items():
         try:
-            found = version(package)
+            installed = version(package)
         except PackageNotFoundError:
-            found = ""
-        if not found or not found.startswith(release):
+            installed = ""
+        if not installed or not installed.startswith(release):
             raise InputError(
-                f"grading needs {package} {release}, found {found or 'none'}: "
+                f"grading needs {package} {release}, found {installed or 'none'}: "
                 "pip install '.[eval]' in the checkout"
             )
 

@@ -33,12 +33,12 @@ NEW_TOKENS = 1024
 """Maximum length of an answer, as in the paper's harness."""
 STOP = ("</s>", "\n\nQuestion:", "\n\nProblem:")
 """Strings that end an answer, as in the paper's harness."""
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """An item with its prompt for one model."""
+class PromptedItem:
+    """A question with its prompt for one model."""
 
     item: Item
     prompt: str
@@ -60,25 +60,26 @@ def load(
     from vocagno.models.loading import check_vocabulary
     from vocagno.models.weights import causal_model
 
-    device = checked_device(device)
+    device = resolve_device(device)
     folder = Path(model)
-    has_tokenizer = any((folder / name).is_file() for name in _TOKENIZERS)
+    has_tokenizer = any((folder / name).is_file() for name in _TOKENIZER_FILES)
     if gguf_file is None and folder.is_dir() and not has_tokenizer:
         raise InputError(
-            f"{model}: a folder without a tokenizer ({', '.join(_TOKENIZERS)}); save the model's "
-            "tokenizer there"
+            f"{model}: a folder without a tokenizer ({', '.join(_TOKENIZER_FILES)}); save "
+            "the model's tokenizer there"
         )
     options = {"dtype": dtype, "device_map": {"": device}}
     loaded = causal_model(model, "model", gguf_file=gguf_file, **options)
     with naming(f"model {model}"):
         tokenizer = AutoTokenizer.from_pretrained(model, gguf_file=gguf_file)
+        # An id beyond the embeddings would fail only in the first prompt that has it.
         check_vocabulary(loaded, max(tokenizer.get_vocab().values()) + 1, "")
         return PromptedModel(pretrained=loaded, tokenizer=tokenizer, batch_size=batch_size)
 
 
-def checked_device(device: str | None) -> str:
-    """A device of this machine, by default CUDA or else the CPU. Raises: InputError for another
-    name, for which lm-eval would silently take the default."""
+def resolve_device(device: str | None) -> str:
+    """Returns the name of a device of this machine, by default CUDA or else the CPU. Raises:
+    InputError for another name, for which lm-eval would silently take the default."""
     import torch
 
     devices = ["cpu"]
@@ -96,60 +97,64 @@ def checked_device(device: str | None) -> str:
     return device
 
 
-def fitted(
+def fit_prompts(
     lm: Any, benchmark: Benchmark, examples: Examples, items: Sequence[Item], new_tokens: int
-) -> list[Asked]:
-    """Items with their prompts, the longest first. Raises: InputError if one leaves no room for an
-    answer in the model's context."""
-    asked: list[tuple[int, Asked]] = []
+) -> list[PromptedItem]:
+    """Returns the items with their prompts, the longest first. Raises: InputError if a prompt
+    leaves no room for an answer in the model's context."""
+    prompts: list[tuple[int, PromptedItem]] = []
     for item in items:
         prompt = examples.prompt(benchmark, item.question)
-        tokens = len(lm.tok_encode(prompt))
-        asked.append((tokens, Asked(item, prompt, min(new_tokens, lm.max_length - tokens))))
-    if full := [(tokens, one) for tokens, one in asked if one.room <= 0]:
-        tokens, longest = max(full, key=lambda pair: pair[0])
-        names = ", ".join(str(one.item.index) for _, one in full[:5])
+        size = len(lm.tok_encode(prompt))
+        prompts.append((size, PromptedItem(item, prompt, min(new_tokens, lm.max_length - size))))
+    prompts.sort(key=lambda pair: -pair[0])  # too little memory shows in the first batch
+    if too_long := [prompted.item.index for _, prompted in prompts if prompted.room <= 0]:
+        names = ", ".join(map(str, sorted(too_long)[:5]))
         raise InputError(
-            f"{benchmark.name}: {len(full):,} of {len(items):,} prompts, with {benchmark.shots} "
-            f"worked examples, do not fit the model's context of {lm.max_length:,} tokens (idx "
-            f"{names}{', ...' if len(full) > 5 else ''}; the longest, {longest.item.index}, has "
-            f"{tokens:,} tokens); omit the benchmark"
+            f"{benchmark.name}: {len(too_long):,} of {len(items):,} prompts, with "
+            f"{benchmark.shots} worked examples, do not fit the model's context of "
+            f"{lm.max_length:,} tokens (idx {names}{', ...' if len(too_long) > 5 else ''}; the "
+            f"longest, {too_long[0]}, has {prompts[0][0]:,} tokens); omit the benchmark"
         )
-    return [one for _, one in sorted(asked, key=lambda pair: -pair[0])]
+    return [prompted for _, prompted in prompts]
 
 
 @contextmanager
-def _greedy(model: Any) -> Iterator[None]:
-    """Ignores the model's own generation_config.json: a penalty, beams, another limit."""
+def _greedy_decoding(model: Any) -> Iterator[None]:
+    """Makes a model ignore its generation_config.json, which may set a penalty, beams or another
+    limit, while the context is open."""
     from transformers import GenerationConfig
 
-    own = model.generation_config
-    ends = {name: getattr(own, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    model.generation_config = GenerationConfig(**ends)
+    original = model.generation_config
+    names = "bos_token_id", "eos_token_id", "pad_token_id"
+    model.generation_config = GenerationConfig(**{name: getattr(original, name) for name in names})
     try:
         yield
     finally:
-        model.generation_config = own
+        model.generation_config = original
 
 
-def answered(lm: Any, asked: Sequence[Asked], batch_size: int) -> Iterator[list[tuple[Asked, str]]]:
-    """Completions in batches; the items of a batch have the same `room`."""
+def generate_answers(
+    lm: Any, asked: Sequence[PromptedItem], batch_size: int
+) -> Iterator[list[tuple[PromptedItem, str]]]:
+    """Asks the model, and yields the items of each batch with their completions."""
     from lm_eval.api.instance import Instance
 
-    for room, alike in groupby(asked, key=lambda one: one.room):
-        while batch := list(islice(alike, batch_size)):
+    # A batch has one limit of new tokens, so the items of a batch have the same room.
+    for room, same_room in groupby(asked, key=lambda prompted: prompted.room):
+        while batch := list(islice(same_room, batch_size)):
             options = {"until": list(STOP), "max_gen_toks": room, "do_sample": False}
             requests = [
-                Instance("generate_until", {}, (one.prompt, options), index)
-                for index, one in enumerate(batch)
+                Instance("generate_until", {}, (prompted.prompt, options), index)
+                for index, prompted in enumerate(batch)
             ]
-            with _greedy(lm.model):
-                found = lm.generate_until(requests, disable_tqdm=True)
-            yield list(zip(batch, (text.strip() for text in found), strict=True))
+            with _greedy_decoding(lm.model):
+                completions = lm.generate_until(requests, disable_tqdm=True)
+            yield list(zip(batch, (text.strip() for text in completions), strict=True))
 
 
 RUN = "run.json"
-"""In the folder of an evaluation: the model and settings of its answers."""
+"""Name of the file, in the folder of an evaluation, with the model and settings of its answers."""
 _FIELDS: Mapping[str, tuple[type, ...]] = {
     "idx": (int,),
     "prompt_hash": (str,),
@@ -160,34 +165,38 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
     "math_verify": (bool,),
     "undecided": (list,),
 }
-"""Fields of a line that are read, those of the verdict last, with their types."""
+"""The fields of a journal's line that are read, with their types. Those of the verdict are last."""
 _OTHER_OUT = "use another --out"
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """The answers to one benchmark, in NAME.jsonl: one line per item, in the order of answering."""
+    """The answers to one benchmark, in NAME.jsonl: one line per item, in the order of answering.
+
+    Raises: InputError if a line is damaged.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._found: dict[int, dict[str, Any]] = {}
+        self._records: dict[int, dict[str, Any]] = {}
         data = path.read_bytes() if path.is_file() else b""
-        whole = data[: data.rfind(b"\n") + 1]  # a kill may have cut off the last line
-        for number, line in enumerate(whole.splitlines(), 1):
+        complete = data[: data.rfind(b"\n") + 1]  # a kill may have cut off the last line
+        for number, line in enumerate(complete.splitlines(), 1):
             record = _record(line, f"{path}, line {number}")
-            self._found[record["idx"]] = record
+            self._records[record["idx"]] = record
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO = path.open("ab")
-        self._file.truncate(len(whole))
+        self._file.truncate(len(complete))
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def verdict(self, asked: Asked) -> Verdict | None:
-        """The stored verdict on an item, if any. Raises: InputError if it was asked otherwise."""
-        record = self._found.get(asked.item.index)
+    def verdict(self, asked: PromptedItem) -> Verdict | None:
+        """Returns the stored verdict on an item, or None. Raises: InputError if the item was asked
+        with another prompt or limit, or had another gold answer."""
+        record = self._records.get(asked.item.index)
         if record is None:
             return None
-        for name, value in _as_asked(asked).items():
+        for name, value in _conditions(asked).items():
             if record[name] != value:
                 raise InputError(
                     f"{self.path}: idx {asked.item.index} was asked with {name} {record[name]!r}, "
@@ -196,28 +205,36 @@ class Journal(AbstractContextManager["Journal"]):
         fields = {name: record[name] for name in Verdict.__dataclass_fields__}
         return Verdict(**{**fields, "undecided": tuple(fields["undecided"])})
 
-    def add(self, asked: Asked, completion: str, verdict: Verdict) -> None:
-        given = {"idx": asked.item.index, **_as_asked(asked)}
-        gold = given.pop("gold")
-        record = given | {"completion": completion, "gold": gold} | asdict(verdict)
+    def add(self, asked: PromptedItem, completion: str, verdict: Verdict) -> None:
+        """Appends the answer to an item, and writes it to the disk at once."""
+        record = {
+            "idx": asked.item.index,
+            "prompt_hash": digest(asked.prompt),
+            "room": asked.room,
+            "completion": completion,
+            "gold": asked.item.gold,
+            **asdict(verdict),
+        }
         self._file.write((json.dumps(record) + "\n").encode())
         self._file.flush()
 
 
-def _as_asked(asked: Asked) -> dict[str, Any]:
-    """What a stored answer must have in common with the item as it is asked now."""
+def _conditions(asked: PromptedItem) -> dict[str, Any]:
+    """Returns the fields that a stored answer must share with the item as it is asked now."""
     return {"prompt_hash": digest(asked.prompt), "room": asked.room, "gold": asked.item.gold}
 
 
 def check_same_run(out: Path, about: Mapping[str, Any]) -> None:
-    """Raises: InputError for a folder with answers of another model, or by other settings."""
+    """Checks that a folder has no answers of another model, or by other settings. Raises:
+    InputError if it has."""
     path = out / RUN
     if path.is_file():
         check_same(out, json_object(path.read_bytes(), str(path), f"; {_OTHER_OUT}"), about)
 
 
 def check_same(where: Path, before: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Raises: InputError if stored answers are of another model, or by other settings."""
+    """Checks that stored answers are of the same model and settings. Raises: InputError that names
+    the first difference."""
     for name in {**before, **about}:
         if before.get(name) != about.get(name):
             raise InputError(
@@ -227,7 +244,8 @@ def check_same(where: Path, before: Mapping[str, Any], about: Mapping[str, Any])
 
 
 def _record(line: bytes, where: str) -> dict[str, Any]:
-    """The fields of a line. Raises: InputError if one is missing or has another type."""
+    """Reads the fields of a journal's line. Raises: InputError if one is missing or has another
+    type."""
     remedy = f"; remove the line to ask its item again, or {_OTHER_OUT}"
     record = json_object(line, where, remedy)
     for name, kinds in _FIELDS.items():
@@ -243,12 +261,12 @@ class Task:
     """A benchmark with its prompts for a model."""
 
     benchmark: Benchmark
-    asked: Sequence[Asked]
+    asked: Sequence[PromptedItem]
     examples: str
-    """Where its worked examples were read from."""
+    """Source of its worked examples: a file, or `lm-eval`."""
 
 
-def prepared(
+def prepare_tasks(
     lm: Any,
     benchmarks: Iterable[Benchmark],
     data: Path,
@@ -256,13 +274,15 @@ def prepared(
     limit: int | None,
     new_tokens: int = NEW_TOKENS,
 ) -> list[Task]:
-    """Reads all benchmarks before the first question. Raises: InputError for one that cannot be
-    read, or does not fit the model."""
+    """Reads the benchmarks and builds their prompts, all before the first question is asked.
+
+    Raises: InputError for a benchmark that cannot be read, or does not fit the model.
+    """
     tasks = []
     for benchmark in benchmarks:
         examples = read_examples(benchmark, data)
         items = read_items(benchmark, data, limit=limit)
-        asked = fitted(lm, benchmark, examples, items, new_tokens)
+        asked = fit_prompts(lm, benchmark, examples, items, new_tokens)
         tasks.append(Task(benchmark, asked, examples.source))
     return tasks
 
@@ -270,10 +290,10 @@ def prepared(
 def say_what_is_short(tasks: Iterable[Task]) -> None:
     """Reports prompts that leave less room for an answer than the paper's harness does."""
     for task in tasks:
-        if short := [one.room for one in task.asked if one.room < NEW_TOKENS]:
+        if rooms := [prompted.room for prompted in task.asked if prompted.room < NEW_TOKENS]:
             print(
-                f"{task.benchmark.name}: {len(short):,} of {len(task.asked):,} prompts leave fewer "
-                f"than {NEW_TOKENS:,} tokens for an answer, the longest {min(short):,}",
+                f"{task.benchmark.name}: {len(rooms):,} of {len(task.asked):,} prompts leave fewer "
+                f"than {NEW_TOKENS:,} tokens for an answer, the longest {min(rooms):,}",
                 file=sys.stderr,
             )
 
@@ -281,34 +301,36 @@ def say_what_is_short(tasks: Iterable[Task]) -> None:
 def evaluate(
     lm: Any, tasks: Sequence[Task], out: Path, *, batch_size: int
 ) -> dict[str, list[Verdict]]:
-    """Verdicts by benchmark, in the order of the items; each is written to `out` immediately."""
+    """Asks the questions that have no stored answer, and grades the answers. Each is written to
+    `out` immediately. Returns the verdicts by benchmark, in the order of the items."""
     verdicts: dict[str, list[Verdict]] = {}
     with Judge() as judge:
         for task in tasks:
             name = task.benchmark.name
             with Journal(out / f"{name}.jsonl") as journal:
-                found = _evaluate(lm, task, journal, judge, batch_size)
-            verdicts[name] = [found[index] for index in sorted(found)]
+                by_index = _evaluate(lm, task, journal, judge, batch_size)
+            verdicts[name] = [by_index[index] for index in sorted(by_index)]
     return verdicts
 
 
 def _evaluate(
     lm: Any, task: Task, journal: Journal, judge: Judge, batch_size: int
 ) -> dict[int, Verdict]:
-    """Verdicts by the number of the item: those in the journal, and then those of new answers."""
+    """Returns verdicts by the number of the item: those in the journal, then those of new
+    answers."""
     name, count = task.benchmark.name, len(task.asked)
-    stored = {one.item.index: journal.verdict(one) for one in task.asked}
-    found = {index: verdict for index, verdict in stored.items() if verdict is not None}
-    left = [one for one in task.asked if one.item.index not in found]
-    with Progress(name, count, unit="items", show=True, start=len(found)) as progress:
-        for batch in answered(lm, left, batch_size):
-            for one, completion in batch:
-                verdict = judge.verdict(task.benchmark, one.item, completion)
-                journal.add(one, completion, verdict)
-                found[one.item.index] = verdict
-            right = sum(verdict.harness_match for verdict in found.values())
-            progress.at(len(found), f"{100 * right / len(found):.1f} % correct")
-    return found
+    stored = {prompted.item.index: journal.verdict(prompted) for prompted in task.asked}
+    verdicts = {index: verdict for index, verdict in stored.items() if verdict is not None}
+    unanswered = [prompted for prompted in task.asked if prompted.item.index not in verdicts]
+    with Progress(name, count, unit="items", show=True, start=len(verdicts)) as progress:
+        for batch in generate_answers(lm, unanswered, batch_size):
+            for prompted, completion in batch:
+                verdict = judge.verdict(task.benchmark, prompted.item, completion)
+                journal.add(prompted, completion, verdict)
+                verdicts[prompted.item.index] = verdict
+            right = sum(verdict.harness_match for verdict in verdicts.values())
+            progress.at(len(verdicts), f"{100 * right / len(verdicts):.1f} % correct")
+    return verdicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,24 +345,25 @@ class Graded:
 def grade(
     benchmark: Benchmark, items: list[Item], completions: list[Completion]
 ) -> Iterator[Graded]:
-    """Verdicts in the order of the completions. Raises: BenchmarkError for one without an item."""
-    named = {item.index: item for item in items}
+    """Grades completions in their order. Raises: BenchmarkError for a completion without an item,
+    before the first verdict."""
+    items_by_index = {item.index: item for item in items}
     for completion in completions:
-        if completion.index not in named:
+        if completion.index not in items_by_index:
             raise BenchmarkError(
                 f"{completion.where}: {benchmark.name} has no item with idx {completion.index}"
             )
     with Judge() as judge:
         for completion in completions:
-            item = named[completion.index]
+            item = items_by_index[completion.index]
             yield Graded(item, completion.text, judge.verdict(benchmark, item, completion.text))
 
 
 def write_verdicts(path: Path, graded: list[Graded], *, with_completions: bool = False) -> None:
     """Writes one verdict per line, as JSON."""
     with appearing(path) as file:
-        for one in graded:
-            record = {"idx": one.item.index, "gold": one.item.gold, **asdict(one.verdict)}
+        for answer in graded:
+            record = {"idx": answer.item.index, "gold": answer.item.gold, **asdict(answer.verdict)}
             if with_completions:
-                record["completion"] = one.completion
+                record["completion"] = answer.completion
             file.write((json.dumps(record) + "\n").encode())

@@ -13,7 +13,7 @@ from vocagno.training.configuration import kept_config
 from vocagno.training.monitoring import Warnings, described
 from vocagno.training.run_log import Entry, Run, RunError, read_runs
 from vocagno.views.charts import Line, chart, key
-from vocagno.views.html import escaped, legend, page_of, plain_table, section_of, table_of
+from vocagno.views.html import legend, page_of, plain_table, section_of, table_of, to_html
 from vocagno.views.passage import Passage
 
 REPORT = "report.html"
@@ -53,13 +53,13 @@ def write_report(folders: Sequence[Path], path: Path) -> None:
     runs = read_runs(folders)
     configs = {run.name: kept_config(run.folder) for run in runs}
     warnings = "".join(
-        f"<li><b>{escaped(run.name)}</b>: {escaped(text)}</li>"
+        f"<li><b>{to_html(run.name)}</b>: {to_html(text)}</li>"
         for run in runs
         for text in _warnings(run.entries, configs[run.name])
     )
     files = "".join(
-        f"<details><summary>{escaped(run.name)}</summary>"
-        f"<pre>{escaped((run.folder / 'config.yaml').read_text(encoding='utf-8'))}</pre></details>"
+        f"<details><summary>{to_html(run.name)}</summary>"
+        f"<pre>{to_html((run.folder / 'config.yaml').read_text(encoding='utf-8'))}</pre></details>"
         for run in runs
     )
     sections = [
@@ -80,8 +80,8 @@ def _section(heading: str, about: str, body: str) -> str:
     """A section of the page; empty if its body is."""
     if not body:
         return ""
-    lead = f"<p class=lead>{escaped(about)}</p>" if about else ""
-    return f"<section><h2>{escaped(heading)}</h2>{lead}{body}</section>"
+    lead = f"<p class=lead>{to_html(about)}</p>" if about else ""
+    return f"<section><h2>{to_html(heading)}</h2>{lead}{body}</section>"
 
 
 def _facts_of_all(runs: Sequence[Run]) -> list[dict[str, str]]:

@@ -40,7 +40,7 @@ from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.step import GuidedStudent
 from vocagno.views.html import render_page
-from vocagno.views.passage import Passage, StudentToken, Token, judged
+from vocagno.views.passage import Passage, StudentToken, Token, add_verdicts
 from vocagno.views.texts import GuidedText
 
 DOCUMENTS = 3
@@ -164,7 +164,7 @@ class Sampler:
             ],
             threshold=sums.threshold if sums.scopes == 1 else None,
         )
-        return judged(passage, self.collator.guidance)
+        return add_verdicts(passage, self.collator.guidance)
 
     def _student_tokens(
         self, row: Row, batch: GuidedBatch, output: StudentOutput
@@ -300,7 +300,7 @@ def guide_text(
     sampler = Sampler([Sample("The text", text, row)], tokenizer, configured.spans, collator)
     (passage,) = sampler.passages(GuidedStudent(model.to(device), scored_guidance), device)
     teacher_name = "/".join(filter(None, (teacher.model, teacher.gguf_file)))
-    return GuidedText(str(student.model), teacher_name, guidance, judged(passage, guidance))
+    return GuidedText(str(student.model), teacher_name, guidance, add_verdicts(passage, guidance))
 
 
 def _row(text: str, tokenizer: StudentTokenizer) -> Row:

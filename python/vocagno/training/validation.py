@@ -16,9 +16,9 @@ import torch
 from vocagno.config.options import EvaluationConfig, TrainConfig
 from vocagno.data.rows import RowStore, RowsWithEmpty
 from vocagno.errors import ConfigError
-from vocagno.evaluation.benchmarks import named
+from vocagno.evaluation.benchmarks import find_benchmark
 from vocagno.evaluation.judge import Judge
-from vocagno.evaluation.running import Graded, Task, answered, prepared, write_verdicts
+from vocagno.evaluation.running import Graded, Task, generate_answers, prepare_tasks, write_verdicts
 from vocagno.evaluation.summary import METRICS, by_metric
 from vocagno.guidance.batches import Collator, loader
 from vocagno.guidance.loss import LossSums
@@ -117,8 +117,8 @@ class Evaluation:
         Judge()  # what it needs and lacks is said now, not after hours
         with _evaluation_mode(self.model):  # lm-eval switches dropout off in a model that it gets
             lm = self._lm(self.model)
-        benchmarks = map(named, dict.fromkeys(options.tasks))
-        self.tasks = prepared(
+        benchmarks = map(find_benchmark, dict.fromkeys(options.tasks))
+        self.tasks = prepare_tasks(
             lm, benchmarks, Path(options.data), limit=options.limit, new_tokens=options.new_tokens
         )
 
@@ -167,7 +167,7 @@ class Evaluation:
         """Asks the questions of one process among `world`, and yields the answers."""
         lm = self._lm(model)
         for task in self.tasks:
-            for batch in answered(lm, task.asked[rank::world], self.options.batch_size):
+            for batch in generate_answers(lm, task.asked[rank::world], self.options.batch_size):
                 for question, completion in batch:
                     yield task.benchmark.name, question.item.index, completion
 

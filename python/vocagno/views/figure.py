@@ -1,7 +1,5 @@
-"""Tokens above, tokens below, lines between, as a figure (Fig. 8 of arXiv 2503.19123).
-
-The back end of `vocagno.views.layout` for matplotlib: one block, the whole text, in one line.
-"""
+"""Draws the tokens of one text under two tokenizers with matplotlib, in one line: student tokens
+above, teacher tokens below, lines between them (Fig. 8 of arXiv 2503.19123)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,23 +19,24 @@ from vocagno.views.layout import Block, Columns, Placed, over_whole_text, side_b
 from vocagno.views.passage import Passage, Token, glyphs
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's, which colour-blind people tell apart, but for the yellow, pale on white."""
+"""The palette of Okabe and Ito, which colour-blind people can tell apart, without its yellow, which
+is pale on white."""
 GREY = "#777777"
 FORMATS = (".png", ".svg")
 MOST_COLUMNS = 100
-"""Columns of the longest text that is drawn."""
+"""Width of the longest text that is drawn, in columns of a fixed-width font."""
 
 _FONTS = ["DejaVu Sans Mono", "DejaVu Sans"]
-"""Part of matplotlib; the second has some signs that the first lacks."""
+"""Fonts that are part of matplotlib. The second has some signs that the first lacks."""
 _PAGES = "pages take any text: --html, of `vocagno align` and `vocagno guidance`"
 _HEIGHT = 0.68
-"""Of a box, in units of the vertical axis. Lanes of boxes are 1 apart."""
+"""Height of a box, in units of the vertical axis. Lanes of boxes are 1 apart."""
 _TO_TEACHER = 1.75
 _TO_NEXT_PAIR = 0.6
 _INCHES = 0.38
-"""Of such a unit."""
+"""Height of such a unit, in inches."""
 _LEAST_WIDTH = 5.2
-"""In inches, the least that the legend needs."""
+"""Width that the legend needs, in inches."""
 _TEACHERS_FILL = "#EEEEEE"
 
 
@@ -53,7 +52,7 @@ class Kind:
 
     @property
     def line(self) -> dict[str, Any]:
-        """The look of a line, as matplotlib takes it."""
+        """The keyword arguments of matplotlib that give a line its look."""
         return {"color": self.colour, "linestyle": self.dashes, "linewidth": self.width}
 
 
@@ -68,10 +67,10 @@ class Pair:
     """A row of student tokens, and a row of teacher tokens below it."""
 
     names: tuple[str, str]
-    """Of student and teacher."""
+    """Names of the student and the teacher."""
     passage: Passage
     kinds: Sequence[Kind]
-    """Of each student token."""
+    """The kind of each student token."""
 
 
 Bottoms = Mapping[int, float]
@@ -93,9 +92,9 @@ def draw_pairs(pairs: Sequence[Pair], kinds: Sequence[Kind]) -> Figure:
     Tokens without text are counted, not drawn.
 
     Args:
-        pairs: at least one, of one text.
-        kinds: of lines, for the legend.
-    Raises: as `draw_guidance`.
+        pairs: at least one; all have the same text.
+        kinds: the kinds of lines, in the order of the legend.
+    Raises: InputError for a text without tokens, too long, or with characters that the fonts lack.
     """
     axis = _axis([pair.passage for pair in pairs])
     figure = Figure(layout="constrained")
@@ -120,13 +119,13 @@ def draw_pairs(pairs: Sequence[Pair], kinds: Sequence[Kind]) -> Figure:
     axes.set_xticks([])
     axes.tick_params(axis="y", length=0)
     axes.set_frame_on(False)
-    drawn = [kind for kind in kinds if any(kind in pair.kinds for pair in pairs)]
-    handles = [Line2D([], [], label=kind.name, **kind.line) for kind in drawn]
+    used_kinds = [kind for kind in kinds if any(kind in pair.kinds for pair in pairs)]
+    handles = [Line2D([], [], label=kind.name, **kind.line) for kind in used_kinds]
     figure.legend(
         handles=handles, loc="outside upper left", ncols=len(handles), frameon=False, fontsize=9
     )
-    of_column = min(0.24, max(0.1, 7.2 / axis.width))
-    width = max(_LEAST_WIDTH, 1.7 + axis.width * of_column)
+    inches_per_column = min(0.24, max(0.1, 7.2 / axis.width))
+    width = max(_LEAST_WIDTH, 1.7 + axis.width * inches_per_column)
     figure.set_size_inches(width, 0.5 - bottom * _INCHES)
     return figure
 
@@ -156,7 +155,7 @@ def _check_width(columns: int) -> None:
 
 
 def _axis(passages: Sequence[Passage]) -> Columns:
-    """The one axis of all rows."""
+    """Returns the one axis of all rows. All edges of their tokens lie between its columns."""
     text = passages[0].text
     check_text(text)
     edges = [token_edges(side) for passage in passages for side in passage.sides]
@@ -184,21 +183,22 @@ def _draw_pair(axes: Axes, pair: Pair, block: Block, bottoms: tuple[Bottoms, Bot
 def _draw_box(axes: Axes, token: Placed, bottom: float, label: str, fill: str) -> None:
     corner, width = (token.left + 0.06, bottom), token.right - token.left - 0.12
     axes.add_patch(Rectangle(corner, width, _HEIGHT, facecolor=fill, edgecolor=GREY, linewidth=0.7))
-    place = token.middle, bottom + 0.48 * _HEIGHT
-    axes.text(*place, plain(label), ha="center", va="center", family=_FONTS, fontsize=9)
+    centre = token.middle, bottom + 0.48 * _HEIGHT
+    axes.text(*centre, plain(label), ha="center", va="center", family=_FONTS, fontsize=9)
 
 
 def _row(name: str, tokens: Sequence[Token], bottoms: Bottoms) -> tuple[float, str]:
-    """The middle of a row, and its name with the number of tokens."""
-    without = len(tokens) - len(bottoms)
-    counted = f"{len(tokens):,} token{'s'[: len(tokens) != 1]}"
-    counted += f", {without:,} without text" if without else ""
+    """Returns the middle of a row, and its name with the number of tokens."""
+    num_empty = len(tokens) - len(bottoms)
+    counts = f"{len(tokens):,} token{'s'[: len(tokens) != 1]}"
+    counts += f", {num_empty:,} without text" if num_empty else ""
     middle = (min(bottoms.values()) + max(bottoms.values()) + _HEIGHT) / 2
-    return middle, f"{plain(name)}\n{counted}"
+    return middle, f"{plain(name)}\n{counts}"
 
 
 def plain(name: str) -> str:
-    """A name as it is: matplotlib takes $ for mathematics, and hides what begins with a `_`."""
+    """Escapes a name, so that matplotlib shows it as it is."""
+    # matplotlib takes $ for mathematics, and hides from the legend what begins with a `_`.
     name = name.replace("$", r"\$")
     return f" {name}" if name.startswith("_") else name
 

@@ -28,10 +28,10 @@ INTENSITY_NATS = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Excess losses, in nats, at which the shade of a kept token deepens."""
 
 _HAVE_PARTNERS = ("unscored", "partial")
-"""Reasons of tokens that share text with the teacher's but cannot be compared."""
+"""Reasons for which a token that shares text with the teacher's tokens cannot be compared."""
 
 _HEIGHT = 10
-"""Of the lines, in their own units; the style stretches them."""
+"""Height of the picture of lines, in its own units. The style stretches it."""
 
 
 class _Box(NamedTuple):
@@ -50,13 +50,14 @@ class _Box(NamedTuple):
         return room + room % 2
 
 
-def escaped(text: str) -> str:
-    """Plain words for HTML, hidden characters made visible except blanks and line breaks."""
+def to_html(text: str) -> str:
+    """Escapes a plain text for HTML, and makes hidden characters visible, except blanks and line
+    breaks."""
     return escape("".join(c if c in " \n" else visible_character(c) for c in text))
 
 
 def picture(passage: Passage) -> str:
-    """Student tokens above teacher tokens, and a line for each pair; with losses, if there are any.
+    """Draws student tokens above teacher tokens, and a line for each pair that is mapped.
 
     Lines are solid and borders thick where the student token is kept.
     """
@@ -100,9 +101,9 @@ def _number(value: float | None, form: str = ".2f") -> str:
 
 def _group(block: Block, boxes: Sequence[Sequence[_Box]]) -> str:
     student, teacher = (
-        "".join(_token(side, own[token.row], token) for token in tokens)
+        "".join(_token(side, side_boxes[token.row], token) for token in tokens)
         or f"<span class='nothing {side}'>∅</span>"
-        for side, own, tokens in zip(
+        for side, side_boxes, tokens in zip(
             ("student", "teacher"), boxes, (block.student, block.teacher), strict=True
         )
     )
@@ -121,7 +122,7 @@ def _group(block: Block, boxes: Sequence[Sequence[_Box]]) -> str:
 def _token(side: str, box: _Box, placed: Placed) -> str:
     small = "".join(f"<small>{text}</small>" for text in box.numbers)
     label = "".join(  # a wide character takes two columns in every font
-        f"<span class=wide>{one}</span>" if is_wide(one) else escape(one) for one in box.label
+        f"<span class=wide>{c}</span>" if is_wide(c) else escape(c) for c in box.label
     )
     return (
         f'<span class="{box.kind}" data-{side}={placed.row} '
@@ -131,12 +132,12 @@ def _token(side: str, box: _Box, placed: Placed) -> str:
 
 
 def _title(passage: Passage, row: int) -> str:
-    """The tooltip of a student token."""
+    """Returns the tooltip of a student token, a fact in each line."""
     token, (first, stop) = passage.student[row], passage.mapping[row]
-    others = "no group with all losses" if token.reason in _HAVE_PARTNERS else "no teacher token"
+    mapped_to = "no group with all losses" if token.reason in _HAVE_PARTNERS else "no teacher token"
     if stop > first >= 0:
-        others = f"teacher tokens {first}-{stop - 1}"
-    facts = [*_facts("student", row, token), others]
+        mapped_to = f"teacher tokens {first}-{stop - 1}"
+    facts = [*_facts("student", row, token), mapped_to]
     if not passage.has_losses:
         return "\n".join(facts + [f"unmapped: {token.reason}"] * (token.reason != "mapped"))
     group = "" if token.unit_nll is None else f", of its group {number(token.unit_nll)}"
@@ -166,7 +167,7 @@ def render_page(
     passages: Sequence[Passage],
     introduction: str = "",
 ) -> str:
-    """A page of passages.
+    """Returns a self-contained page of passages.
 
     Args:
         title: heading and window title.
@@ -179,7 +180,7 @@ def render_page(
 
 
 def render_fragment(passage: Passage) -> str:
-    """One passage for a notebook: its style applies to nothing else there."""
+    """Returns one passage for a notebook. Its style applies to nothing else there."""
     return (
         f"<div class=vocagno><style>{_style()}</style>{section_of(passage)}"
         f"<details><summary>How to read this</summary>{legend([passage])}</details></div>"
@@ -187,13 +188,13 @@ def render_fragment(passage: Passage) -> str:
 
 
 def page_of(title: str, introduction: str, body: Sequence[str]) -> str:
-    """A page with a heading, a sentence or two under it, and parts in HTML."""
-    lead = f"<p class=lead>{escaped(introduction)}</p>" if introduction else ""
-    parts = [f"<header><h1>{escaped(title)}</h1>{lead}</header>", *body]
+    """Returns a page with a heading, a sentence or two under it, and the HTML of its body."""
+    lead = f"<p class=lead>{to_html(introduction)}</p>" if introduction else ""
+    parts = [f"<header><h1>{to_html(title)}</h1>{lead}</header>", *body]
     return f"""<!DOCTYPE html>
 <html lang=en><head><meta charset=utf-8>
 <meta name=viewport content="width=device-width,initial-scale=1">
-<title>{escaped(title)}</title><style>{_style()}</style></head>
+<title>{to_html(title)}</title><style>{_style()}</style></head>
 <body class=vocagno><main>
 {"".join(parts)}
 </main></body></html>
@@ -206,7 +207,7 @@ def _style() -> str:
 
 
 def legend(passages: Sequence[Passage]) -> str:
-    """How to read the pictures of these passages."""
+    """Returns the text that explains the pictures of these passages."""
     has_losses = any(passage.has_losses for passage in passages)
     return f"<div class=legend>{_TOKENS}{_LOSSES if has_losses else ''}</div>"
 
@@ -241,8 +242,9 @@ starts there, or not).</li>
 </div>"""
 
 
-def section_of(passage: Passage, more: str = "") -> str:
-    """The picture of a passage under its title, which `more` ends, and its counts."""
+def section_of(passage: Passage, title_end: str = "") -> str:
+    """Returns a section with the picture of a passage, its counts, and its title, to which
+    `title_end` is appended."""
     counts = [
         f"{len(passage.data):,} bytes",
         f"{len(passage.student):,} student tokens",
@@ -251,28 +253,28 @@ def section_of(passage: Passage, more: str = "") -> str:
     if passage.has_losses:
         counts.append(f"{sum(map(passage.is_kept, range(len(passage.student)))):,} kept")
     return (
-        f"<section><h2>{escaped(passage.title + more)}</h2><p class=counts>{' · '.join(counts)}</p>"
-        f"{picture(passage)}</section>"
+        f"<section><h2>{to_html(passage.title + title_end)}</h2>"
+        f"<p class=counts>{' · '.join(counts)}</p>{picture(passage)}</section>"
     )
 
 
 def table_of(label: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """A table of plain cells with the headings of all rows, in order of first appearance. Without
-    rows: nothing."""
+    """Returns a table of plain cells with the headings of all rows, in order of first appearance.
+    Without rows, returns ""."""
     headings = list(dict.fromkeys(name for row in rows for name in row))
     return plain_table(label, headings, [[row.get(name, "") for name in headings] for row in rows])
 
 
 def plain_table(label: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of plain cells, under headings of which several may be equal. Without rows:
-    nothing."""
+    """Returns a table of plain cells, under headings of which several may be equal. Without rows,
+    returns ""."""
     if not rows:
         return ""
-    head = "".join(f"<th scope=col>{escaped(name)}</th>" for name in headings)
+    head = "".join(f"<th scope=col>{to_html(name)}</th>" for name in headings)
     body = []
     for name, *cells in rows:
-        rest = "".join(f"<td>{escaped(cell)}</td>" for cell in cells)
-        body.append(f"<tr><th scope=row>{escaped(name)}</th>{rest}</tr>")
+        row = "".join(f"<td>{to_html(cell)}</td>" for cell in cells)
+        body.append(f"<tr><th scope=row>{to_html(name)}</th>{row}</tr>")
     return (
         f"<div class=scroll role=region aria-label='{label}' tabindex=0><table>"
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"

@@ -1,4 +1,5 @@
-"""The layouts of all pictures: tokens above, tokens below, lines between.
+"""Computes where the tokens of a passage stand in a picture: student tokens above, teacher tokens
+below, lines between them.
 
 A text is laid out in blocks, the shortest stretches at whose ends both tokenizers cut, so a picture
 can wrap between any two blocks. A token without text, such as BOS, is a block of its own. The back
@@ -14,7 +15,7 @@ from itertools import pairwise
 from vocagno.views.passage import Glyph, Passage, Token
 
 Span = tuple[int, int]
-"""Half-open."""
+"""A half-open range of bytes, or of columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Line:
     student: Placed
     teacher: Placed
     is_kept: bool
-    """Whether the student token is kept."""
+    """True if the student token is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,49 +65,53 @@ class Block:
     width: int
     """In columns, at least 1."""
     ends_line: bool
-    """Whether the text has a line break at the end of the block."""
+    """True if the text has a line break at the end of the block."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Stretch:
+    """The text of a block and the rows of its tokens, before they are placed."""
+
     start: int
     end: int
-    """In bytes; no text: one token."""
+    """Half-open range of bytes. If it is empty, the stretch is one token without text."""
     rows: tuple[Sequence[int], Sequence[int]]
-    """Of the student's and the teacher's tokens."""
+    """Rows of the student's tokens and of the teacher's."""
 
 
 def over_whole_text(passage: Passage, axis: Columns) -> Block:
-    """The whole text as one block, without the tokens that have no text.
+    """Lays out the whole text as one block, without the tokens that have no text.
 
     Args: axis: of `side_by_side`, with at least the `token_edges` of this passage.
     """
     student, teacher = (
         [row for row, token in enumerate(side) if token.start < token.end] for side in passage.sides
     )
-    part = _Part(0, len(passage.data), (student, teacher))
+    stretch = _Stretch(0, len(passage.data), (student, teacher))
     places = [
         [(axis.before[side[row].start], axis.before[side[row].end]) for row in rows]
-        for side, rows in zip(passage.sides, part.rows, strict=True)
+        for side, rows in zip(passage.sides, stretch.rows, strict=True)
     ]
-    return _block(passage, part, places, max(1, axis.width))
+    return _block(passage, stretch, places, max(1, axis.width))
 
 
 def in_rows(passage: Passage, widths: Sequence[Sequence[int]]) -> Iterator[Block]:
-    """Blocks in columns of labels: the tokens of a side are next to each other, a column apart; the
-    shorter side is centred.
+    """Lays out the text in blocks as wide as the labels: the tokens of a side are next to each
+    other, a column apart, and the shorter side is centred.
 
     Args: widths: columns that each student token needs, and each teacher token.
     """
-    for part in _parts(passage):
-        sizes = [[side[row] for row in rows] for side, rows in zip(widths, part.rows, strict=True)]
+    for stretch in _stretches(passage):
+        sizes = [
+            [side[row] for row in rows] for side, rows in zip(widths, stretch.rows, strict=True)
+        ]
         width = max(1, *(sum(side) + len(side) - 1 for side in sizes))
-        yield _block(passage, part, [_in_a_row(side, width) for side in sizes], width)
+        yield _block(passage, stretch, [_in_a_row(side, width) for side in sizes], width)
 
 
 def token_edges(tokens: Iterable[Token]) -> set[int]:
-    """Where the tokens that have text begin and end, in bytes."""
-    return {edge for one in tokens if one.start < one.end for edge in (one.start, one.end)}
+    """Returns the bytes at which tokens that have text begin and end."""
+    return {edge for t in tokens if t.start < t.end for edge in (t.start, t.end)}
 
 
 def side_by_side(characters: Sequence[Glyph], edges: Collection[int]) -> Columns:
@@ -134,36 +139,38 @@ def side_by_side(characters: Sequence[Glyph], edges: Collection[int]) -> Columns
 
 
 def lanes(spans: Iterable[Span]) -> list[int]:
-    """For each span the first lane in which it overlaps none before it.
+    """Returns, for each span, the first lane in which it overlaps no span before it.
 
     Most are in lane 0. The parts of a character that a tokenizer gives as one span are stacked.
     """
     ends: list[int] = []
-    found = []
+    result = []
     for start, end in spans:
-        lane = next((lane for lane, taken in enumerate(ends) if taken <= start), len(ends))
+        lane = next((lane for lane, last in enumerate(ends) if last <= start), len(ends))
         ends[lane : lane + 1] = [end]
-        found.append(lane)
-    return found
+        result.append(lane)
+    return result
 
 
 def _in_a_row(widths: Sequence[int], room: int) -> Sequence[Span]:
-    """Places of these widths, a column apart, in the middle of the room."""
-    at = (room - sum(widths) - len(widths) + 1) // 2
-    places = []
+    """Returns ranges of columns of these widths, a column apart, in the middle of the room."""
+    left = (room - sum(widths) - len(widths) + 1) // 2
+    ranges = []
     for width in widths:
-        places.append((at, at + width))
-        at += width + 1
-    return places
+        ranges.append((left, left + width))
+        left += width + 1
+    return ranges
 
 
-def _block(passage: Passage, part: _Part, places: Sequence[Sequence[Span]], width: int) -> Block:
+def _block(
+    passage: Passage, stretch: _Stretch, places: Sequence[Sequence[Span]], width: int
+) -> Block:
     student, teacher = (
         [
             Placed(row, *span, lane)
             for row, span, lane in zip(rows, spans, lanes(spans), strict=True)
         ]
-        for rows, spans in zip(part.rows, places, strict=True)
+        for rows, spans in zip(stretch.rows, places, strict=True)
     )
     below = {token.row: token for token in teacher}
     lines = [
@@ -172,25 +179,28 @@ def _block(passage: Passage, part: _Part, places: Sequence[Sequence[Span]], widt
         for row in range(*passage.mapping[token.row])
         if row in below
     ]
-    ends_line = part.start < part.end and passage.data[part.end - 1] == ord("\n")
+    ends_line = stretch.start < stretch.end and passage.data[stretch.end - 1] == ord("\n")
     return Block(student, teacher, lines, width, ends_line)
 
 
-def _parts(passage: Passage) -> Iterator[_Part]:
-    """In the order of the text; a token without text is before the next token of its side."""
+def _stretches(passage: Passage) -> Iterator[_Stretch]:
+    """Splits a passage into stretches in the order of the text. A token without text stands before
+    the next token of its side."""
     cuts = _common_cuts(passage)
-    student, teacher = (_by_cut(side, cuts) for side in passage.sides)
-    for at, (start, end) in enumerate(pairwise([*cuts, len(passage.data)])):
-        for row in student[at, False]:
-            yield _Part(start, start, ([row], []))
-        for row in teacher[at, False]:
-            yield _Part(start, start, ([], [row]))
+    student, teacher = (_rows_by_stretch(side, cuts) for side in passage.sides)
+    for index, (start, end) in enumerate(pairwise([*cuts, len(passage.data)])):
+        for row in student[index, False]:
+            yield _Stretch(start, start, ([row], []))
+        for row in teacher[index, False]:
+            yield _Stretch(start, start, ([], [row]))
         if start < end:
-            yield _Part(start, end, (student[at, True], teacher[at, True]))
+            yield _Stretch(start, end, (student[index, True], teacher[index, True]))
 
 
 def _common_cuts(passage: Passage) -> list[int]:
-    """Byte positions, first and last included, that lie inside no token and inside no character."""
+    """Returns the byte positions, first and last included, that lie inside no token and inside no
+    character."""
+    # A byte 10xxxxxx continues a character in UTF-8.
     crossed = bytearray((byte & 0xC0) == 0x80 for byte in passage.data) + b"\0"
     edges = {0, len(passage.data)}
     for token in (*passage.student, *passage.teacher):
@@ -199,15 +209,16 @@ def _common_cuts(passage: Passage) -> list[int]:
     return sorted(edge for edge in edges if not crossed[edge])
 
 
-def _by_cut(
+def _rows_by_stretch(
     tokens: Sequence[Token], cuts: Sequence[int]
 ) -> Mapping[tuple[int, bool], Sequence[int]]:
-    """Rows by the number of their stretch, and by whether they have text."""
-    found: defaultdict[tuple[int, bool], deque[int]] = defaultdict(deque)
-    at = len(cuts) - 1
+    """Returns the rows of tokens by the number of their stretch, and by whether they have text."""
+    rows: defaultdict[tuple[int, bool], deque[int]] = defaultdict(deque)
+    stretch = len(cuts) - 1
+    # Backwards, so that a token without text knows the next token of its side.
     for row in reversed(range(len(tokens))):
         has_text = tokens[row].start < tokens[row].end
         if has_text:
-            at = bisect_right(cuts, tokens[row].start) - 1
-        found[at, has_text].appendleft(row)
-    return found
+            stretch = bisect_right(cuts, tokens[row].start) - 1
+        rows[stretch, has_text].appendleft(row)
+    return rows

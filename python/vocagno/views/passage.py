@@ -1,4 +1,5 @@
-"""The data of a picture: a text, its tokens on both sides, their mapping, and the verdicts."""
+"""The data of a picture: a text, its student and teacher tokens, the mapping between them, and for
+each student token the verdict, why it was kept or dropped."""
 
 import math
 import unicodedata
@@ -11,7 +12,8 @@ from vocagno.config.guidance import GuidanceConfig
 
 
 class Glyph(NamedTuple):
-    """A character as it is shown: its bytes in the text, its sign, and the columns of the sign."""
+    """A character of a text: its half-open byte span, and the sign that is shown, with its width in
+    columns."""
 
     start: int
     end: int
@@ -20,7 +22,7 @@ class Glyph(NamedTuple):
 
 
 def glyphs(text: str) -> list[Glyph]:
-    """Every character of a text."""
+    """Returns the `Glyph` of every character of a text."""
     result, start = list[Glyph](), 0
     for character in text:
         end = start + len(character.encode())
@@ -32,27 +34,28 @@ def glyphs(text: str) -> list[Glyph]:
 
 
 def columns(text: str) -> int:
-    """Columns of visible text in a fixed-width font: 0 for a mark, 2 for a wide character."""
+    """Returns the width of visible text in a fixed-width font: 0 columns for a mark, 2 for a wide
+    character, else 1."""
     return sum(0 if is_mark(c) else 2 if is_wide(c) else 1 for c in text)
 
 
 def is_wide(character: str) -> bool:
-    """Whether a character takes two columns."""
+    """Returns True if a character takes two columns."""
     return unicodedata.east_asian_width(character) in "WF"
 
 
 def is_mark(character: str) -> bool:
-    """Whether a character is drawn over, under or into the one before it."""
+    """Returns True if a character is drawn over, under or into the one before it."""
     return unicodedata.category(character).startswith("M")
 
 
 def visible(text: str) -> str:
-    """`text` with a visible sign for each blank, line break, control, format or bidi character."""
+    """Replaces each blank, line break, control, format and bidi character by a visible sign."""
     return "".join(map(visible_character, text))
 
 
 def visible_character(character: str) -> str:
-    """One character, or the sign for it."""
+    """Returns the sign for a character without a look of its own, or else the character."""
     if character in _SIGNS:
         return _SIGNS[character]
     if ord(character) < 0x20:
@@ -67,7 +70,8 @@ _HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"}
 
 
 def token_label(data: bytes, start: int, end: int, surface: str) -> str:
-    """The label of a token: signs of its whole characters, and hexadecimal bytes of cut ones.
+    """Returns the label of a token: signs of its whole characters, and hexadecimal bytes of
+    characters that are cut.
 
     A token without text shows its vocabulary string.
     """
@@ -75,27 +79,28 @@ def token_label(data: bytes, start: int, end: int, surface: str) -> str:
         return visible(surface) or "∅"
     characters = data[start:end].decode(errors="surrogateescape")  # one for each byte of a cut one
     label = "".join(
-        f"{ord(one) - 0xDC00:02X}" if "\udc80" <= one <= "\udcff" else visible_character(one)
-        for one in characters
+        f"{ord(c) - 0xDC00:02X}" if "\udc80" <= c <= "\udcff" else visible_character(c)
+        for c in characters
     )
+    # A mark would be drawn into the border of its box; the dotted circle carries it.
     return f"◌{label}" if is_mark(label[0]) else label
 
 
-def shortened(label: str, room: int) -> str:
-    """A label of at most `room` columns: the middle of a longer one is counted, not shown."""
+def shorten(label: str, room: int) -> str:
+    """Shortens a label to `room` columns: the middle of a longer one is counted, not shown."""
     if columns(label) <= room:
         return label
-    kept = max(1, (room - 10) // 4)  # characters at each end, which may be wide
-    return f"{label[:kept]}⟨+{len(label) - 2 * kept}⟩{label[-kept:]}"
+    shown = max(1, (room - 10) // 4)  # characters at each end, which may be wide
+    return f"{label[:shown]}⟨+{len(label) - 2 * shown}⟩{label[-shown:]}"
 
 
 def number(value: float | None, form: str = ".3f", *, missing: str = "none") -> str:
-    """A loss or excess loss in words; `missing` for None and NaN."""
+    """Formats a loss or excess loss. Returns `missing` for None and NaN."""
     return missing if value is None or math.isnan(value) else f"{value:{form}}"
 
 
-_GONE = ("least_kept", "neighbours_excess")
-"""Fields of older passages."""
+_OLD_FIELDS = ("least_kept", "neighbours_excess")
+"""Fields that stored passages may have, and `Passage` and `StudentToken` no longer have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +121,7 @@ class StudentToken(Token):
 
     teacher_loss: float | None = None
     weight: float = 1.0
-    """In the student's loss: 1 for a token that is trained on, else 0."""
+    """Weight of the token in the student's loss: 1 if it is trained on, else 0."""
     reason: str = "mapped"
     """A `Reason` in lower case, or `partial`: the teacher lacks a loss in the token's group."""
     unit_excess: float | None = None
@@ -130,12 +135,12 @@ class StudentToken(Token):
 
     @property
     def lacks(self) -> str | None:
-        """Why a predicted token has no teacher loss, as `reason`; None if it has."""
+        """The `reason` for which a predicted token has no teacher loss; None if it has one."""
         return self.reason if self.nll is not None and self.teacher_loss is None else None
 
     @property
     def verdict(self) -> str:
-        """`why` and `lacks`."""
+        """The token's `why`, followed by `lacks` if the token has no teacher loss."""
         return f"{self.why}, {self.lacks}" if self.why and self.lacks else self.why
 
     @property
@@ -146,8 +151,7 @@ class StudentToken(Token):
         """
         if self.nll is None or self.teacher_loss is None:
             return None
-        own = self.nll - self.teacher_loss
-        excess = own if self.unit_excess is None else self.unit_excess
+        excess = self.nll - self.teacher_loss if self.unit_excess is None else self.unit_excess
         return excess if math.isfinite(excess) else None
 
     @property
@@ -191,22 +195,22 @@ class Passage:
                     )
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as JSON has them, for `from_dict`."""
+        """Returns the fields in types of JSON, from which `from_dict` builds the passage again."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Passage":
-        """The passage that gave `as_dict`."""
+        """Builds the passage from the result of `as_dict`."""
 
-        def known(values: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: value for name, value in values.items() if name not in _GONE}
+        def without_old(values: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: value for name, value in values.items() if name not in _OLD_FIELDS}
 
         sides = {
-            "student": [StudentToken(**known(token)) for token in fields["student"]],
+            "student": [StudentToken(**without_old(token)) for token in fields["student"]],
             "teacher": [Token(**token) for token in fields["teacher"]],
             "mapping": [(first, stop) for first, stop in fields["mapping"]],
         }
-        return cls(**known(fields) | sides)
+        return cls(**without_old(fields) | sides)
 
     @cached_property
     def data(self) -> bytes:
@@ -215,7 +219,7 @@ class Passage:
 
     @cached_property
     def has_losses(self) -> bool:
-        """Whether any token has a loss. Without one, only the alignment is drawn."""
+        """True if any token has a loss. Without one, only the alignment is drawn."""
         return any(token.nll is not None for token in (*self.student, *self.teacher))
 
     @property
@@ -224,11 +228,11 @@ class Passage:
         return self.student, self.teacher
 
     def label(self, token: Token) -> str:
-        """The visible text of a token."""
+        """Returns the visible text of a token, as pictures show it."""
         return token_label(self.data, token.start, token.end, token.text)
 
     def is_kept(self, row: int) -> bool:
-        """Whether a student token is trained on."""
+        """Returns True if a student token is trained on."""
         return self.student[row].weight > 0
 
 
@@ -236,7 +240,9 @@ Why = (
     Literal["top", "below", "reaches", "noise", "not noise", "included", "excluded"]
     | Literal["not predicted", "ahead", "behind", "start", "no start", "kept", "dropped"]
 )
-"""The deciding fact. top, below: the token competes for a quota, and its excess loss is among the
+"""The fact that decides whether a student token is kept.
+
+top, below: the token competes for a quota, and its excess loss is among the
 largest or not. reaches, below: its excess loss reaches the threshold or not. noise: its neighbours
 decide, whatever its own losses. not noise: under a rule without a threshold. included, excluded: it
 has no teacher loss, and such tokens are kept or dropped. not predicted: it is the first token.
@@ -247,18 +253,18 @@ distributions compared, but for the first word where only one tokenizer puts a s
 kept, dropped: by another method."""
 
 COMPETING = set("top below reaches noise ahead behind start".split()) | {"not noise", "no start"}
-"""Verdicts on tokens with a teacher loss."""
+"""Verdicts on tokens that have a teacher loss, and so compete."""
 
 
 def whys(guidance: GuidanceConfig) -> tuple[Why, ...]:
-    """The verdicts on predicted tokens that are possible under a rule."""
+    """Returns the verdicts on predicted tokens that are possible under a rule."""
     noise: tuple[Why, ...] = () if guidance.window is None else ("noise",)
     if not guidance.is_explained:
         return "kept", "dropped"
     if guidance.is_matching:
         distill: tuple[Why, ...] = "start", "no start"
-        said = distill if guidance.needs_candidates else ("ahead", "behind")
-        return *said, *noise, "included", "excluded"
+        own_verdicts = distill if guidance.needs_candidates else ("ahead", "behind")
+        return *own_verdicts, *noise, "included", "excluded"
     if guidance.has_quota_alone:
         return "top", "below", "included", "excluded"
     if guidance.has_no_threshold:
@@ -266,8 +272,8 @@ def whys(guidance: GuidanceConfig) -> tuple[Why, ...]:
     return "reaches", "below", *noise, "included", "excluded"
 
 
-def judged(passage: Passage, guidance: GuidanceConfig) -> Passage:
-    """A passage that was ranked under `guidance`, with the verdict on each student token."""
+def add_verdicts(passage: Passage, guidance: GuidanceConfig) -> Passage:
+    """Adds the verdict on each student token to a passage that was ranked under `guidance`."""
     starts = {token.start for token in passage.teacher if token.start < token.end}
     student = [
         replace(token, why=_why(token, guidance, starts, kept=passage.is_kept(row)))
@@ -279,7 +285,10 @@ def judged(passage: Passage, guidance: GuidanceConfig) -> Passage:
 def _why(
     token: StudentToken, guidance: GuidanceConfig, starts: Collection[int], *, kept: bool
 ) -> Why:
-    """Args: starts: where the teacher's tokens start."""
+    """Returns the verdict on a token. The order of the checks is that of the rule.
+
+    Args: starts: the bytes at which the teacher's tokens start.
+    """
     if token.nll is None:
         return "not predicted"
     if not guidance.is_explained:

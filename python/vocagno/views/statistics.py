@@ -1,4 +1,5 @@
-"""The likeness of two tokenizers: their vocabularies, and how their tokens overlap in a text."""
+"""Compares two tokenizers: the entries that their vocabularies share, and how their tokens
+overlap in texts."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -49,16 +50,17 @@ class VocabularyOverlap:
 
 def vocabulary_overlap(student: TokenSpans, teacher: TokenSpans) -> VocabularyOverlap:
     """Counts the entries that two vocabularies share, as strings and as bytes."""
-    left, right = student.vocabulary(), teacher.vocabulary()
-    mine = [piece for piece in student.pieces() if piece is not None]
-    theirs = [piece for piece in teacher.pieces() if piece is not None]
-    known_left, known_right = set(mine), set(theirs)
+    student_strings, teacher_strings = student.vocabulary(), teacher.vocabulary()
+    # Lists, since several entries may have the same bytes, and each of them counts.
+    student_bytes = [piece for piece in student.pieces() if piece is not None]
+    teacher_bytes = [piece for piece in teacher.pieces() if piece is not None]
+    shared_bytes = set(student_bytes) & set(teacher_bytes)
     return VocabularyOverlap(
-        student_size=len(left),
-        teacher_size=len(right),
-        shared_strings=len(left.keys() & right.keys()),
-        student_entries_shared=sum(piece in known_right for piece in mine),
-        teacher_entries_shared=sum(piece in known_left for piece in theirs),
+        student_size=len(student_strings),
+        teacher_size=len(teacher_strings),
+        shared_strings=len(student_strings.keys() & teacher_strings.keys()),
+        student_entries_shared=sum(piece in shared_bytes for piece in student_bytes),
+        teacher_entries_shared=sum(piece in shared_bytes for piece in teacher_bytes),
     )
 
 
@@ -75,7 +77,7 @@ class Link(IntEnum):
 
 
 def links(mapping: ArrayLike, teacher_spans: ArrayLike) -> NDArray[np.uint8]:
-    """The `Link` of each student token, (N,) uint8, of a mapping into these teacher spans.
+    """Returns the `Link` of each student token in a mapping, (N,) uint8.
 
     Teacher tokens without text (special tokens inside a range) are not counted.
     Raises: TypeError or ValueError for arguments that are not integers of shape (n, 2), or a
@@ -91,14 +93,14 @@ def links(mapping: ArrayLike, teacher_spans: ArrayLike) -> NDArray[np.uint8]:
     mapped = ranges[:, 0] >= 0
     first, stop = ranges[mapped, 0], ranges[mapped, 1]
     num_rows = len(spans)
+    # Each range adds 1 at its first row and takes it away at its stop, so that sums count ranges.
     opened = np.bincount(first, minlength=num_rows + 1) - np.bincount(stop, minlength=num_rows + 1)
     users = np.cumsum(opened)  # student tokens that are mapped to each teacher row
     with_text = np.append(0, np.cumsum(spans[:, 0] < spans[:, 1]))
-    several = with_text[stop] - with_text[first] > 1
-    shared = users[first] > 1
+    has_several = with_text[stop] - with_text[first] > 1
+    single_link = np.where(users[first] > 1, Link.MANY_TO_ONE, Link.ONE_TO_ONE)
     result = np.zeros(len(ranges), np.uint8)
-    one = np.where(shared, Link.MANY_TO_ONE, Link.ONE_TO_ONE)
-    result[mapped] = np.where(several, Link.ONE_TO_MANY, one)
+    result[mapped] = np.where(has_several, Link.ONE_TO_MANY, single_link)
     return result
 
 
@@ -108,7 +110,8 @@ LARGE_GROUP = 8
 
 @dataclass(slots=True)
 class AlignmentRates:
-    """Counts over a corpus. Shares are of the student tokens with text."""
+    """Counts of how two tokenizers' tokens align in a corpus. Shares are of the student tokens with
+    text."""
 
     documents: int = 0
     bytes: int = 0
@@ -151,35 +154,38 @@ class AlignmentRates:
 
     def add(self, texts: Sequence[str], student: TokenizedTexts, teacher: TokenizedTexts) -> None:
         """Aligns and counts some documents."""
-        spans, own, other = (student.spans, teacher.spans), student.cu_seqlens, teacher.cu_seqlens
-        ends: dict[str, Any] = {"student_cu_seqlens": own, "teacher_cu_seqlens": other}
-        mapping = align(*spans, **ends)
-        reasons = unmapped_reasons(*spans, mapping, **ends)
-        found = groups(*spans, **ends)
-        sizes = found.student[:, 1] - found.student[:, 0]
-        kinds = np.bincount(links(mapping, teacher.spans), minlength=len(Link))
-        why = np.bincount(reasons, minlength=len(Reason))
-        without = self.student_without_tokens, self.teacher_without_tokens
-        for tokens, empty in zip((student, teacher), without, strict=True):
+        spans = student.spans, teacher.spans
+        boundaries: dict[str, Any] = {
+            "student_cu_seqlens": student.cu_seqlens,
+            "teacher_cu_seqlens": teacher.cu_seqlens,
+        }
+        mapping = align(*spans, **boundaries)
+        student_ranges = groups(*spans, **boundaries).student
+        group_sizes = student_ranges[:, 1] - student_ranges[:, 0]
+        link_counts = np.bincount(links(mapping, teacher.spans), minlength=len(Link))
+        reasons = unmapped_reasons(*spans, mapping, **boundaries)
+        reason_counts = np.bincount(reasons, minlength=len(Reason))
+        without_tokens = self.student_without_tokens, self.teacher_without_tokens
+        for tokens, numbers in zip((student, teacher), without_tokens, strict=True):
             counts = zip(texts, np.diff(tokens.cu_seqlens).tolist(), strict=True)
-            empty += [self.documents + i for i, (text, n) in enumerate(counts) if text and not n]
+            numbers += [self.documents + i for i, (text, n) in enumerate(counts) if text and not n]
         self.documents += len(texts)
         self.bytes += sum(len(text.encode()) for text in texts)
         self.student_tokens += len(student.ids)
         self.teacher_tokens += len(teacher.ids)
         self.student_proved += int(student.proved.sum())
         self.teacher_proved += int(teacher.proved.sum())
-        self.with_text += len(mapping) - int(why[Reason.SPECIAL])
-        self.mapped += int(why[Reason.MAPPED])
-        self.special += int(why[Reason.SPECIAL])
-        self.truncated += int(why[Reason.TRUNCATED])
-        self.hole += int(why[Reason.HOLE])
-        self.groups += len(sizes)
-        self.in_large_groups += int(sizes[sizes > LARGE_GROUP].sum())
-        self.largest_group = max(self.largest_group, int(sizes.max(initial=0)))
-        self.one_to_one += int(kinds[Link.ONE_TO_ONE])
-        self.one_to_many += int(kinds[Link.ONE_TO_MANY])
-        self.many_to_one += int(kinds[Link.MANY_TO_ONE])
+        self.with_text += len(mapping) - int(reason_counts[Reason.SPECIAL])
+        self.mapped += int(reason_counts[Reason.MAPPED])
+        self.special += int(reason_counts[Reason.SPECIAL])
+        self.truncated += int(reason_counts[Reason.TRUNCATED])
+        self.hole += int(reason_counts[Reason.HOLE])
+        self.groups += len(group_sizes)
+        self.in_large_groups += int(group_sizes[group_sizes > LARGE_GROUP].sum())
+        self.largest_group = max(self.largest_group, int(group_sizes.max(initial=0)))
+        self.one_to_one += int(link_counts[Link.ONE_TO_ONE])
+        self.one_to_many += int(link_counts[Link.ONE_TO_MANY])
+        self.many_to_one += int(link_counts[Link.MANY_TO_ONE])
 
     def as_dict(self) -> dict[str, Any]:
         """Counts and shares, as JSON has them."""
@@ -200,12 +206,14 @@ def alignment_rates(
     """Tokenizes, aligns and counts documents, a batch at a time."""
     rates = AlignmentRates()
     for texts in batches:
-        own, own_refused = student.try_encode(texts)
-        other, other_refused = teacher.try_encode(texts)
-        rates.student_refused |= {rates.documents + n: why for n, why in own_refused.items()}
-        rates.teacher_refused |= {rates.documents + n: why for n, why in other_refused.items()}
-        if refused := own_refused.keys() | other_refused.keys():
+        student_tokens, student_errors = student.try_encode(texts)
+        teacher_tokens, teacher_errors = teacher.try_encode(texts)
+        rates.student_refused |= {rates.documents + n: text for n, text in student_errors.items()}
+        rates.teacher_refused |= {rates.documents + n: text for n, text in teacher_errors.items()}
+        if refused := student_errors.keys() | teacher_errors.keys():
+            # Empty documents take their places, so that later documents keep their numbers.
             texts = ["" if number in refused else text for number, text in enumerate(texts)]
-            own, other = own.without(refused), other.without(refused)
-        rates.add(texts, own, other)
+            student_tokens = student_tokens.without(refused)
+            teacher_tokens = teacher_tokens.without(refused)
+        rates.add(texts, student_tokens, teacher_tokens)
     return rates

@@ -1,4 +1,5 @@
-"""One text under two tokenizers, or with the teacher's choice: as data and as pictures."""
+"""Results for one text, as data and as pictures: `AlignedText` is its alignment under two
+tokenizers, `GuidedText` the tokens that the student is trained on."""
 
 import html
 from collections import Counter
@@ -38,7 +39,7 @@ class Side:
     spans: NDArray[np.int32]
     """(n, 2) half-open, in UTF-8 bytes."""
     proved: bool
-    """Whether the spans come from the ids only, or from the tokenizer's offsets."""
+    """True if the spans come from the ids only, False if from the tokenizer's offsets."""
 
     @property
     def rows(self) -> Iterator[tuple[str, int, int, int]]:
@@ -48,7 +49,7 @@ class Side:
             yield token, index, start, end
 
     def as_dict(self) -> dict[str, Any]:
-        """The tokens as JSON has them."""
+        """Returns the tokens in types of JSON."""
         return {
             "tokenizer": self.tokenizer,
             "tokens": self.tokens,
@@ -75,10 +76,10 @@ class AlignedText:
     @property
     def counts(self) -> dict[str, int]:
         """Student tokens of each kind of link, and of each reason for none."""
-        kinds = np.bincount(self.links, minlength=len(Link)).tolist()
-        why = np.bincount(self.reasons, minlength=len(Reason)).tolist()
-        counts = {link.name.lower(): kinds[link] for link in Link if link != Link.UNMAPPED}
-        return counts | {reason.name.lower(): why[reason] for reason in _REASONS}
+        links = np.bincount(self.links, minlength=len(Link)).tolist()
+        reasons = np.bincount(self.reasons, minlength=len(Reason)).tolist()
+        counts = {link.name.lower(): links[link] for link in Link if link != Link.UNMAPPED}
+        return counts | {reason.name.lower(): reasons[reason] for reason in _REASONS}
 
     @property
     def coverage(self) -> float | None:
@@ -87,7 +88,8 @@ class AlignedText:
         return int((self.links != Link.UNMAPPED).sum()) / with_text if with_text else None
 
     def as_dict(self) -> dict[str, Any]:
-        """All data as JSON has it: spans in bytes, `mapping` in rows of the teacher's tokens."""
+        """Returns all data in types of JSON: spans in bytes, `mapping` in rows of the teacher's
+        tokens."""
         return {
             "text": self.text,
             "student": self.student.as_dict(),
@@ -99,7 +101,7 @@ class AlignedText:
         }
 
     def html(self) -> str:
-        """A self-contained page.
+        """Returns a self-contained page.
 
         Raises: PictureError for a text beyond `MOST_DRAWN_BYTES`.
         """
@@ -119,7 +121,7 @@ class AlignedText:
         )
 
     def summary(self) -> str:
-        """The counts in words."""
+        """Returns the counts in words."""
         counts = self.counts
         words = [f"{counts[name]:,} {label}" for name, label in _LABELS.items() if counts[name]]
         names = [reason.name.lower() for reason in _REASONS]
@@ -130,7 +132,7 @@ class AlignedText:
         return f"Student tokens: {', '.join(words)}. Coverage: {coverage}."
 
     def passage(self, title: str) -> Passage:
-        """The data of a picture.
+        """Returns the data of a picture.
 
         Raises: PictureError for a text beyond `MOST_DRAWN_BYTES`.
         """
@@ -188,29 +190,28 @@ def align_text(
     Args:
         student, teacher: a `TokenSpans`, or an argument of one.
         special_tokens: add each tokenizer's own BOS and EOS.
-    Raises: TypeError for a text that is not a string; as `TokenSpans` and `TokenSpans.encode`.
+    Raises: TypeError for a text that is not a string; the errors of `TokenSpans` and its `encode`.
     """
     if not isinstance(text, str):
         raise TypeError(f"text: expected one str, got {type(text).__name__}")
-    left, right = (
-        _side(given, text, special_tokens=special_tokens) for given in (student, teacher)
-    )
+    left = _side(student, text, special_tokens=special_tokens)
+    right = _side(teacher, text, special_tokens=special_tokens)
     mapping = align(left.spans, right.spans)
     reasons = unmapped_reasons(left.spans, right.spans, mapping)
     return AlignedText(text, left, right, mapping, reasons, links(mapping, right.spans))
 
 
-def _side(given: Any, text: str, *, special_tokens: bool) -> Side:
-    tokenizer = given if isinstance(given, TokenSpans) else TokenSpans(given)
-    found = tokenizer.encode([text])
-    ids, spans = found.ids, found.spans
+def _side(source: Any, text: str, *, special_tokens: bool) -> Side:
+    tokenizer = source if isinstance(source, TokenSpans) else TokenSpans(source)
+    tokenized = tokenizer.encode([text])
+    ids, spans = tokenized.ids, tokenized.spans
     if special_tokens:
         before, after = tokenizer.prefix_ids, tokenizer.suffix_ids
         ids = np.array([*before, *ids, *after], np.int32)
         spans = np.pad(spans, ((len(before), 0), (0, 0)))
         spans = np.pad(spans, ((0, len(after)), (0, 0)), constant_values=len(text.encode()))
     tokens = [tokenizer.token(index) or "" for index in ids.tolist()]
-    return Side(tokenizer.name, tokens, ids, spans, bool(found.proved[0]))
+    return Side(tokenizer.name, tokens, ids, spans, bool(tokenized.proved[0]))
 
 
 @dataclass(frozen=True)
@@ -229,13 +230,13 @@ class GuidedText:
     def counts(self) -> dict[str, int]:
         """Student tokens: predicted, kept, competing, and of each kind of verdict."""
         tokens = self.passage.student
-        counted = Counter(token.why for token in tokens)
+        verdicts = Counter(token.why for token in tokens)
         return {
             "tokens": len(tokens),
-            "predicted": len(tokens) - counted["not predicted"],
+            "predicted": len(tokens) - verdicts["not predicted"],
             "kept": sum(map(self.passage.is_kept, range(len(tokens)))),
-            "competing": sum(counted[why] for why in COMPETING),
-            **{why: counted[why] for why in whys(self.guidance)},
+            "competing": sum(verdicts[verdict] for verdict in COMPETING),
+            **{verdict: verdicts[verdict] for verdict in whys(self.guidance)},
         }
 
     @property
@@ -251,30 +252,32 @@ class GuidedText:
     def nats_per_byte(self) -> tuple[float, float] | None:
         """The loss of student and teacher in nats a byte, over the groups in which each of their
         tokens has one: the same bytes, where tokens differ. None without such a group."""
-        sides = [[one for one in side if one.start < one.end] for side in self.passage.sides]
-        spans = [np.array([(one.start, one.end) for one in side]).reshape(-1, 2) for side in sides]
-        both = groups(*(one.astype(np.int64) for one in spans))
-        pairs = zip(sides, (both.student, both.teacher), strict=True)
-        losses = [sums_in(np.array([one.nll for one in side], float), rows) for side, rows in pairs]
+        sides = [[t for t in side if t.start < t.end] for side in self.passage.sides]
+        # An empty list has floats and one dimension, so type and shape are given.
+        spans = [np.array([(t.start, t.end) for t in s], np.int64).reshape(-1, 2) for s in sides]
+        ranges = groups(*spans)
+        pairs = zip(sides, (ranges.student, ranges.teacher), strict=True)
+        losses = [sums_in(np.array([t.nll for t in side], float), rows) for side, rows in pairs]
         is_scored = np.isfinite(losses).all(0)
-        first, stop = both.student[is_scored].T
+        first, stop = ranges.student[is_scored].T
         size = (spans[0][stop - 1, 1] - spans[0][first, 0]).sum()
-        student, teacher = (one[is_scored].sum() for one in losses)
+        student, teacher = (group_losses[is_scored].sum() for group_losses in losses)
         return (float(student / size), float(teacher / size)) if size else None
 
     def summary(self) -> str:
-        """The counts and the threshold."""
+        """Returns the counts and the threshold in words."""
         counts, threshold = self.counts, self.threshold
-        verdicts = ", ".join(f"{why} {counts[why]:,}" for why in whys(self.guidance) if counts[why])
-        found = (
+        names = [verdict for verdict in whys(self.guidance) if counts[verdict]]
+        verdicts = ", ".join(f"{name} {counts[name]:,}" for name in names)
+        words = (
             f"{counts['kept']:,} of {counts['predicted']:,} predicted tokens are kept. "
             f"Verdicts: {verdicts}."
         )
-        return found if threshold is None else f"{found} Threshold: {threshold:+.3f} nats."
+        return words if threshold is None else f"{words} Threshold: {threshold:+.3f} nats."
 
     def as_dict(self) -> dict[str, Any]:
-        """All data as JSON has it: spans in bytes, losses in nats, `teacher` a half-open range of
-        the teacher's tokens."""
+        """Returns all data in types of JSON: spans in bytes, losses in nats, `teacher` a half-open
+        range of the teacher's tokens."""
         passage, per_byte = self.passage, self.nats_per_byte or (None, None)
         return {
             "text": passage.text,
@@ -289,7 +292,8 @@ class GuidedText:
         }
 
     def _options(self) -> dict[str, Any]:
-        """The options of the choice: those of the quota, and all that are set."""
+        """Returns the options that decide: those of the quota, and all that differ from the paper's
+        rule."""
         options, defaults = asdict(self.guidance), asdict(PAPERS_RULE)
         shown = ["top_fraction", "aggregation", "unmapped"]
         if self.guidance.unit == "group":  # adds losses up
@@ -311,16 +315,16 @@ class GuidedText:
         }
 
     def html(self) -> str:
-        """A self-contained page."""
+        """Returns a self-contained page."""
         rows = []
         sides = ("student", self.student), ("teacher", self.teacher)
         per_byte = self.nats_per_byte or (None, None)
-        given = zip(sides, self.passage.sides, per_byte, strict=True)
-        for (side, model), tokens, of_bytes in given:
+        columns = zip(sides, self.passage.sides, per_byte, strict=True)
+        for (side, model), tokens, loss_per_byte in columns:
             losses = [token.nll for token in tokens if token.nll is not None]
             row = {"": side, "model": model, "tokens": f"{len(tokens):,}"}
             row["nats a token"] = number(fmean(losses) if losses else None)
-            rows.append(row | {"nats a byte, of the same bytes": number(of_bytes)})
+            rows.append(row | {"nats a byte, of the same bytes": number(loss_per_byte)})
         options = self._options().items()
         rule = ", ".join(f"{name} {value}" for name, value in options if value is not None)
         return render_page(
