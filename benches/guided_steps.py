@@ -34,7 +34,7 @@ from vocagno.guidance.selective import selective_cross_entropy
 from vocagno.models.head import head_of, hidden_states
 from vocagno.models.loading import local_device
 from vocagno.models.losses import IGNORED
-from vocagno.teacher.candidates import Scored, codes_of
+from vocagno.teacher.candidates import ScoredWindow, codes_of
 from vocagno.teacher.scores import KIND, MatchedScores, ScoreStore
 from vocagno.teacher.scoring import Teacher, score_corpus
 from vocagno.teacher.windows import TextReader
@@ -100,7 +100,7 @@ class DrawnLosses:
     first candidate is the real token, the others are drawn from all real tokens, so that frequent
     ones, whose buckets are large, are frequent here, too."""
 
-    def score(self, windows) -> Iterator[tuple[int, Scored]]:
+    def score(self, windows) -> Iterator[tuple[int, ScoredWindow]]:
         generator = np.random.default_rng(0)
         tokens, counts = np.unique(
             np.concatenate([window.ids for window in windows]), return_counts=True
@@ -115,7 +115,7 @@ class DrawnLosses:
             order = np.argsort(-np.take_along_axis(keys, best, 1), 1)
             ids = tokens[np.take_along_axis(best, order, 1)].astype(np.int32)
             nll = generator.exponential(1.5, len(real)).astype(np.float32)
-            yield number, Scored(nll, ids, np.tile(codes, (len(real), 1)))
+            yield number, ScoredWindow(nll, ids, np.tile(codes, (len(real), 1)))
 
 
 def materials(options: argparse.Namespace, folder: Path) -> tuple[RowStore, ScoreStore]:

@@ -152,7 +152,7 @@ def test_what_is_not_as_its_inputs_say_is_not_written(tmp_path):
 @pytest.mark.parametrize("kind", ["tiling", "holes", "shared", "empty"])
 def test_a_piece_of_a_long_document_aligns_as_the_whole_does(tmp_path, monkeypatch, kind):
     """And has the candidates of its tokens, from some of 40 frames."""
-    monkeypatch.setattr(scores_module, "_WHOLE", 4)
+    monkeypatch.setattr(scores_module, "_SHORT_DOCUMENT", 4)
     monkeypatch.setattr(candidates_module, "BLOCK_TOKENS", 10)
     rng = np.random.default_rng(0)
     ends = np.cumsum(rng.integers(1, 6, 400))

@@ -11,12 +11,12 @@ from vocagno.teacher.candidates import (
     NONE,
     Candidates,
     candidates_in,
+    code_candidates,
     codes_of,
     decode,
     device_codes_of,
     encode,
     frames_of,
-    given_candidates,
     most_likely,
     probabilities_of,
     sample_,
@@ -208,15 +208,15 @@ LOG_P[1, 3] = -np.inf
 
 def test_given_candidates_are_put_in_order():
     """The real token may be there twice; ids that pad the model, or of probability 0, are none."""
-    ids, codes = given_candidates(IDS, LOG_P, 3, 50, ValueError)
+    ids, codes = code_candidates(IDS, LOG_P, 3, 50, ValueError)
     assert ids.tolist() == [[2, 7, 9], [4, 1, -1]]
     expected = codes_of(np.log([[0.4, 0.2, 0.2], [0.5, 0.1, 1]]))
     expected[1, 2] = NONE
     np.testing.assert_array_equal(codes, expected)
     log_p = LOG_P.copy()
     log_p[0, 0] = -9999.0  # of vLLM's server
-    assert given_candidates(IDS, log_p, 3, 50, ValueError)[0][0].tolist() == [2, 9, -1]
-    few = given_candidates(np.array([[1, 0]]), np.log([[0.3, 0.6]]), 5, 2, ValueError)
+    assert code_candidates(IDS, log_p, 3, 50, ValueError)[0][0].tolist() == [2, 9, -1]
+    few = code_candidates(np.array([[1, 0]]), np.log([[0.3, 0.6]]), 5, 2, ValueError)
     assert few[0].tolist() == [[0, 1, -1, -1, -1]]
     assert few[1][0, 2:].tolist() == [NONE] * 3
 
@@ -237,7 +237,7 @@ def test_what_is_no_distribution_is_refused(place, change, words):
     else:
         log_p[place] = change
     with pytest.raises(RefusedError, match=words):
-        given_candidates(ids, log_p, 3, 50, RefusedError)
+        code_candidates(ids, log_p, 3, 50, RefusedError)
 
 
 class RefusedError(ValueError):
@@ -266,7 +266,7 @@ def test_what_is_no_entropy_of_the_ids_is_refused(entropy):
 @pytest.mark.parametrize("above", [0.0, 0.05, 0.099])
 def test_a_log_probability_slightly_above_zero_is_rounding(above):
     """An engine of low precision gives a sure token a little more than 1, as it may for a loss."""
-    ids, codes = given_candidates(
+    ids, codes = code_candidates(
         np.array([[7, 3]]), np.array([[above, -12.0]]), 2, 50, RefusedError
     )
     assert (ids.tolist(), codes[0, 0]) == ([[7, 3]], 0)
@@ -274,7 +274,7 @@ def test_a_log_probability_slightly_above_zero_is_rounding(above):
 
 def test_an_id_beyond_all_vocabularies_is_refused():
     with pytest.raises(RefusedError, match=r"gives a candidate 16777216; expected ids below"):
-        given_candidates(np.array([[1 << 24]]), np.array([[-1.0]]), 1, None, RefusedError)
+        code_candidates(np.array([[1 << 24]]), np.array([[-1.0]]), 1, None, RefusedError)
 
 
 OF = {

@@ -24,7 +24,7 @@ from vocagno.models.batching import boundaries, keeps_apart
 from vocagno.models.head import UnsupportedModelError, language_head
 from vocagno.models.loading import load_teacher, local_device
 from vocagno.teacher import scorer
-from vocagno.teacher.candidates import NONE, Scored, codes_of, most_likely, sample_
+from vocagno.teacher.candidates import NONE, ScoredWindow, codes_of, most_likely, sample_
 from vocagno.teacher.scores import ScoreStore
 from vocagno.teacher.scoring import ConfiguredTeacher, ScorerError, Teacher, score_corpus
 from vocagno.teacher.windows import TextReader, cuts
@@ -351,15 +351,15 @@ def test_losses_leave_before_the_next_pass_begins(teacher_model, monkeypatch):
         events.append("pass")
         return losses(one_pass)
 
-    def leaving(values_N):
-        events.append("leaving")
+    def start_copy_to_host(values_N):
+        events.append("start_copy_to_host")
         return lambda: (events.append("awaited"), values_N.numpy())[1]
 
     monkeypatch.setattr(teacher.scorer, "_is_asynchronous", True)
     monkeypatch.setattr(teacher.scorer, "losses", noted)
-    monkeypatch.setattr(scorer, "leaving", leaving)
+    monkeypatch.setattr(scorer, "start_copy_to_host", start_copy_to_host)
     teacher.score(TEXTS[:3])
-    assert events[:5] == ["pass", "leaving", "pass", "leaving", "awaited"]
+    assert events[:5] == ["pass", "start_copy_to_host", "pass", "start_copy_to_host", "awaited"]
     assert events.count("pass") == events.count("awaited") > 2
 
 
@@ -406,7 +406,10 @@ class Failing:
             count = len(windows[number].ids) - windows[number].asked_from
             losses = np.resize(np.array(self.losses, np.float32), count)
             ids = np.tile(np.arange(self.candidates, dtype=np.int32), (count, 1))
-            yield number, Scored(losses, ids, ids.astype(np.uint8)) if self.candidates else losses
+            yield (
+                number,
+                ScoredWindow(losses, ids, ids.astype(np.uint8)) if self.candidates else losses,
+            )
 
 
 def test_a_loss_that_is_no_number_is_unscored_and_counted(teacher_model, tmp_path, capsys):
@@ -543,7 +546,7 @@ class Forgetful:
 def test_a_context_longer_than_the_teacher_has_learnt_is_named(
     teacher_model, capsys, monkeypatch, late, is_named
 ):
-    monkeypatch.setattr("vocagno.teacher.scoring._ENOUGH", 32)
+    monkeypatch.setattr("vocagno.teacher.scoring._MIN_QUARTER_TOKENS", 32)
     reader = TextReader(TokenSpans(teacher_model), (), context=64, min_context=16)
     teacher = Teacher(Forgetful(late), reader)
     for _ in range(2):

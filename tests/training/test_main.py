@@ -442,14 +442,14 @@ def test_a_teacher_that_covers_too_little_stops_the_run(tmp_path, config, monkey
     """Zero-width offsets on real tokens would turn guidance into naive training, unnoticed."""
     from vocagno.teacher import scoring
 
-    original = scoring._scored
+    original = scoring._document_scores
 
     def collapsed(spans, *losses):
         spans = spans.copy()
         spans[len(spans) // 2 :, 1] = spans[len(spans) // 2 :, 0]
         return original(spans, *losses)
 
-    monkeypatch.setattr(scoring, "_scored", collapsed)
+    monkeypatch.setattr(scoring, "_document_scores", collapsed)
     error = refused(config(), capsys)
     assert "of the tokens map to the teacher" in error
     assert "truncated" in error

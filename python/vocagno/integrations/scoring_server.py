@@ -26,9 +26,9 @@ from vocagno.errors import InputError
 from vocagno.system.files import write_new_json
 from vocagno.system.records import Count, check_type
 from vocagno.system.shared_work import LOCKS
-from vocagno.teacher.candidates import Scored, given_candidates
+from vocagno.teacher.candidates import ScoredWindow, code_candidates
 from vocagno.teacher.scoring import Engine
-from vocagno.teacher.windows import Window, losses_of, requesting
+from vocagno.teacher.windows import Window, losses_of, windows_to_score
 
 _TRIES = 8
 """The number of retries of a request."""
@@ -199,19 +199,20 @@ class ServerScorer:
 
     def score(
         self, windows: Sequence[Window]
-    ) -> Iterator[tuple[int, NDArray[np.float32] | Scored]]:
+    ) -> Iterator[tuple[int, NDArray[np.float32] | ScoredWindow]]:
         """Yields number and losses of each window that requests any, in the order of answers."""
         pool = ThreadPoolExecutor(self._config.requests)
         try:
             tasks = {
-                pool.submit(self._losses, windows[number]): number for number in requesting(windows)
+                pool.submit(self._losses, windows[number]): number
+                for number in windows_to_score(windows)
             }
             for task in as_completed(tasks):
                 yield tasks[task], task.result()
         finally:  # also if the caller stops early: requests that wait are not sent
             pool.shutdown(cancel_futures=True)
 
-    def _losses(self, window: Window) -> NDArray[np.float32] | Scored:
+    def _losses(self, window: Window) -> NDArray[np.float32] | ScoredWindow:
         """The losses in nats of the requested tokens, NaN where the server has none; candidates.
 
         Raises: ServerError for an answer about other tokens than were sent.
@@ -229,7 +230,9 @@ class ServerScorer:
         if len(tops) != len(ids):
             raise error(f"gives candidates for {len(tops):,} of {len(ids):,} ids")
         top_ids, top_log_p = _as_arrays(tops[window.asked_from :])
-        return Scored(losses, *given_candidates(top_ids, top_log_p, count, self._num_ids, error))
+        return ScoredWindow(
+            losses, *code_candidates(top_ids, top_log_p, count, self._num_ids, error)
+        )
 
     def _vllm(self, ids: list[int]) -> tuple[LogProbabilities, Tops]:
         """The log-probabilities of ids, and the most likely ids, from vLLM."""
@@ -414,5 +417,5 @@ class ServerEngine(Engine):
         windows = dict(self.scorer.score(reader.read([text]).windows))
         answers = [windows[number] for number in sorted(windows)]
         return np.concatenate(
-            [answer.nll if isinstance(answer, Scored) else answer for answer in answers]
+            [answer.nll if isinstance(answer, ScoredWindow) else answer for answer in answers]
         )

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import ConfigError, InputError, naming
 from vocagno.models.loading import teacher_settings, torch_dtype
-from vocagno.teacher.candidates import Scored, given_candidates
+from vocagno.teacher.candidates import ScoredWindow, code_candidates
 from vocagno.teacher.scoring import Engine
-from vocagno.teacher.windows import Window, losses_of, requesting
+from vocagno.teacher.windows import Window, losses_of, windows_to_score
 
 ROOM = 2
 """The number of tokens that vLLM needs besides `teacher.context`.
@@ -123,11 +123,11 @@ class VllmScorer:
 
     def score(
         self, windows: Sequence[Window]
-    ) -> Iterator[tuple[int, NDArray[np.float32] | Scored]]:
+    ) -> Iterator[tuple[int, NDArray[np.float32] | ScoredWindow]]:
         """Yields number and losses of each window that requests any, in their order."""
         from vllm import TokensPrompt
 
-        numbers = requesting(windows)
+        numbers = windows_to_score(windows)
         ends = np.cumsum([len(windows[number].ids) for number in numbers])
         groups = dict(zip(numbers, (ends // self._group_tokens).tolist(), strict=True))
         for _, numbers_of_group in groupby(numbers, key=groups.__getitem__):
@@ -140,7 +140,7 @@ class VllmScorer:
 
 def _losses(
     window: Window, flat: Any, candidates: int, num_ids: int
-) -> NDArray[np.float32] | Scored:
+) -> NDArray[np.float32] | ScoredWindow:
     """The requested losses of a window, and the candidates if there are any.
 
     Args: flat: vLLM's `FlatLogprobs` of the window.
@@ -167,4 +167,4 @@ def _losses(
     if not candidates:
         return losses
     ids = np.array(flat.token_ids, np.int64)[places]
-    return Scored(losses, *given_candidates(ids, log_p, candidates, num_ids, error))
+    return ScoredWindow(losses, *code_candidates(ids, log_p, candidates, num_ids, error))

@@ -1,4 +1,4 @@
-"""Batches of sequences: their layout in rows, and how the attention keeps documents apart.
+"""Lays sequences out in batches of rows, and has the attention keep the documents of a row apart.
 
 B: rows of a batch, T: places of a row, V: vocabulary.
 """
@@ -68,7 +68,7 @@ class Layout:
 
     ids_BT: NDArray[np.int64]
     piece_BT: NDArray[np.int64]
-    """Which sequence of its row each place belongs to; padding is -1."""
+    """Index of the sequence of its row that each place belongs to; -1 at padding."""
     first_places: list[int]
     """First place of each sequence in the flattened batch, in the order of the rows."""
 
@@ -112,7 +112,7 @@ def isolation(piece_BT: Tensor, *, with_mask: bool = True) -> dict[str, Tensor]:
         with_mask: False for attention that takes the pieces from positions or boundaries.
     """
     place_T = torch.arange(piece_BT.shape[1], device=piece_BT.device)
-    start_BT = torch.where(_begins(piece_BT), place_T, 0).cummax(1).values
+    start_BT = torch.where(_is_start(piece_BT), place_T, 0).cummax(1).values
     positions = {"position_ids": place_T - start_BT}
     if not with_mask:
         return positions
@@ -133,7 +133,7 @@ def boundaries(model: Any, piece_BT: Tensor) -> dict[str, Any]:
     accepted = inspect.signature(model.base_model.forward).parameters.values()
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted):
         return {}
-    first_places = _begins(piece_BT).flatten().nonzero().flatten()
+    first_places = _is_start(piece_BT).flatten().nonzero().flatten()
     ends = torch.cat([first_places, torch.tensor([piece_BT.numel()])])
     longest = int(ends.diff().max())
     ends = ends.int()
@@ -145,14 +145,14 @@ def boundaries(model: Any, piece_BT: Tensor) -> dict[str, Any]:
     }
 
 
-def _begins(piece_BT: Tensor) -> Tensor:
-    """(B, T) whether a piece begins: at the start of a row, and where the number changes."""
+def _is_start(piece_BT: Tensor) -> Tensor:
+    """(B, T) True where a piece begins: at the start of a row, and where the number changes."""
     return torch.cat([torch.ones_like(piece_BT[:, :1]), piece_BT.diff(dim=1)], 1) != 0
 
 
 @torch.no_grad()
 def keeps_apart(model: Any, *, with_mask: bool = True) -> bool:
-    """Tests with two pieces of a row whether the second is read as if it were the only one.
+    """Tests with two pieces of a row that the second one is read as if it were the only one.
 
     Its difference is compared with the difference when the boundary is ignored, and with that of
     the same piece in other batch shapes, which is not zero in bfloat16 on a GPU. Both readings have
@@ -166,27 +166,27 @@ def keeps_apart(model: Any, *, with_mask: bool = True) -> bool:
     training = model.training
     model.eval()
 
-    def read(of: Tensor, piece: Tensor | None = None) -> Tensor:
+    def compute_logits(ids: Tensor, piece: Tensor | None = None) -> Tensor:
         options: dict[str, Any] = {}
         if piece is not None:
             options |= isolation(piece, with_mask=with_mask)
             options |= {} if with_mask else boundaries(model, piece)
         for name, value in options.items():
             options[name] = value.to(device) if isinstance(value, Tensor) else value
-        logits: Tensor = model(input_ids=of, use_cache=False, **options).logits
+        logits: Tensor = model(input_ids=ids, use_cache=False, **options).logits
         return logits[0].float()
 
     try:
-        alone = read(second)
-        ignored = read(ids)[_PROBE:]
-        first_in_row = read(torch.cat([second, ids[:, :_PROBE]], 1))[:_PROBE]
-        packed = read(ids, piece)[_PROBE:]
-        alone_with_mask = read(second, piece[:, _PROBE:])
+        alone = compute_logits(second)
+        ignored = compute_logits(ids)[_PROBE:]
+        first_in_row = compute_logits(torch.cat([second, ids[:, :_PROBE]], 1))[:_PROBE]
+        packed = compute_logits(ids, piece)[_PROBE:]
+        alone_with_mask = compute_logits(second, piece[:, _PROBE:])
     except (RuntimeError, TypeError, ValueError, IndexError):  # the mask's form is not supported
         return False
     finally:
         model.train(training)
-    noise, effect = (float((of - alone).norm()) for of in (first_in_row, ignored))
+    noise, effect = (float((logits - alone).norm()) for logits in (first_in_row, ignored))
     leak = float((packed - alone_with_mask).norm())
     of_mask = float((alone_with_mask - alone).norm())
     is_precise = model.dtype == torch.float32
@@ -211,7 +211,7 @@ def narrowest_window(model: Any) -> int | None:
 
 
 def mask_fits(model: Any, length: int) -> bool:
-    """Whether rows of this length can have a mask, which would override a narrower window."""
+    """True if rows of this length can have a mask: it would override a narrower window."""
     window = narrowest_window(model)
     return window is None or window >= length
 
@@ -255,9 +255,9 @@ def base_output(base_model: Any, ids_BT: Tensor, **extra: Any) -> Any:
     whole model) this is a plain call. The first such pass of a model syncs, too: it records the
     masks that the model requests.
     """
-    given = {name: value for name, value in extra.items() if value is not None}
-    if given or torch.compiler.is_compiling():
-        return base_model(input_ids=ids_BT, use_cache=False, **given)
+    options = {name: value for name, value in extra.items() if value is not None}
+    if options or torch.compiler.is_compiling():
+        return base_model(input_ids=ids_BT, use_cache=False, **options)
     with _without_search(base_model, ids_BT.shape[1]):
         return base_model(input_ids=ids_BT, use_cache=False)
 
@@ -273,9 +273,9 @@ def _without_search(base_model: Any, num_tokens: int) -> Iterator[None]:
     """Replaces the configuration from which masks are made. Layers have their own reference to the
     model's configuration, so neither attention nor compiled graphs change."""
     config: Any = base_model.config
-    is_torchs = config._attn_implementation == "sdpa" and not config.sub_configs
+    is_sdpa = config._attn_implementation == "sdpa" and not config.sub_configs
     limit = _LIMITS.get(base_model)
-    if not is_torchs or (limit is not None and num_tokens >= limit):
+    if not is_sdpa or (limit is not None and num_tokens >= limit):
         yield
         return
     if limit is None:
@@ -293,10 +293,11 @@ def _without_search(base_model: Any, num_tokens: int) -> Iterator[None]:
 
 @cache
 def _register() -> None:
+    """Registers, once, the attention that records the masks that a model requests."""
     from transformers import AttentionMaskInterface
     from transformers.masking_utils import causal_mask_function, sdpa_mask
 
-    def observed(*arguments: Any, **options: Any) -> Any:
+    def record_limit(*arguments: Any, **options: Any) -> Any:
         """The mask of `sdpa`; records the length below which there is none."""
         limit = 0
         if options.get("allow_is_causal_skip", False):
@@ -305,4 +306,4 @@ def _register() -> None:
         _asked.append(limit)
         return sdpa_mask(*arguments, **options)
 
-    AttentionMaskInterface.register(_OBSERVED, observed)
+    AttentionMaskInterface.register(_OBSERVED, record_limit)

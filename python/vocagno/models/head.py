@@ -24,7 +24,8 @@ from vocagno.models.own_head import OwnHead, agree, own_head, probe_ids, sees_la
 CHUNK_ELEMENTS = 1 << 24
 """Logits per chunk on a CPU: 64 MiB in float32, unless `LEAST_ROWS` need more."""
 CUDA_CHUNK_ELEMENTS = 1 << 26
-"""The same on a GPU: fewer products, and fewer additions to the gradient of the weights."""
+"""Logits per chunk on a GPU. Larger chunks mean fewer products, and fewer additions to the gradient
+of the weights."""
 LEAST_ROWS = 256
 """Minimum number of tokens per chunk: with fewer, reading the weights limits the product."""
 _MORE_ROWS = 32
@@ -128,17 +129,17 @@ class LanguageHead:
         return torch.empty(min(num_rows, most), self.vocabulary_size, dtype=torch.float32)
 
     def for_chunks(self) -> "LanguageHead":
-        """The same head, with weights converted once for all chunks instead of in `logits`, unless
-        the device multiplies them as they are by states of their type."""
+        """A copy of the head with its weights converted once for all chunks instead of in `logits`,
+        unless the device multiplies them as they are by states of their type."""
         is_converted = not widens(self.weight_VH, self.weight_VH)
         return self.as_type(torch.float32) if is_converted else self
 
     def as_type(self, dtype: torch.dtype) -> "LanguageHead":
-        """The same head with weights of type `dtype`."""
+        """A copy of the head with weights of type `dtype`."""
         return replace(self, weight_VH=self.weight_VH.to(dtype))
 
     def first(self, num_ids: int) -> "LanguageHead":
-        """The same head for the first `num_ids` ids."""
+        """A head that gives only the logits of the first `num_ids` ids."""
         bias_V = None if self.bias_V is None else self.bias_V[:num_ids]
         return replace(self, weight_VH=self.weight_VH[:num_ids], bias_V=bias_V)
 
@@ -148,7 +149,7 @@ Head = LanguageHead | OwnHead
 
 
 def widens(a: Tensor, b: Tensor) -> bool:
-    """Whether the device multiplies these two into float32 (`torch.mm` with `out_dtype`) without
+    """True if the device multiplies these two into float32 (`torch.mm` with `out_dtype`) without
     converting them: only CUDA does, and only two operands of one type of low precision."""
     return a.is_cuda and a.dtype in (torch.bfloat16, torch.float16) and a.dtype == b.dtype
 
@@ -168,7 +169,7 @@ def language_head(model: Any) -> Head:
     model.eval()  # dropout would make two passes differ
     try:
         with torch.no_grad():
-            head = _proved(model)
+            head = _verified_head(model)
     finally:
         model.train(training)
     if isinstance(head, OwnHead):
@@ -189,36 +190,36 @@ def _check_loaded(model: Any) -> None:
         )
 
 
-def _proved(model: Any) -> Head:
+def _verified_head(model: Any) -> Head:
     name, embedding = type(model).__name__, model.get_input_embeddings().weight
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     ids_BT = probe_ids(embedding.shape[0], positions, embedding.device)
     try:
         hidden_states(model, ids_BT)  # the first pass may run different code from later ones
         states_BTH = hidden_states(model, ids_BT)
-        theirs_BTV = model(input_ids=ids_BT, use_cache=False).logits
+        logits_BTV = model(input_ids=ids_BT, use_cache=False).logits
     except torch.OutOfMemoryError:
         raise
     except _FAILURES as error:
         raise UnsupportedModelError(f"{name}: it cannot read only ids ({error})") from error
-    if theirs_BTV.shape[:-1] != ids_BT.shape or states_BTH.shape[:-1] != ids_BT.shape:
+    if logits_BTV.shape[:-1] != ids_BT.shape or states_BTH.shape[:-1] != ids_BT.shape:
         raise UnsupportedModelError(
             f"{name}: expected logits and states of each of {tuple(ids_BT.shape)} ids, got "
-            f"{tuple(theirs_BTV.shape)} and {tuple(states_BTH.shape)}"
+            f"{tuple(logits_BTV.shape)} and {tuple(states_BTH.shape)}"
         )
-    if theirs_BTV.isnan().any():
+    if logits_BTV.isnan().any():
         damaged = [name for name, weight in model.named_parameters() if weight.isnan().any()]
         raise UnsupportedModelError(
             f"{name}: its logits are NaN; "
             + (f"so are weights: {', '.join(damaged[:3])}" if damaged else "try another dtype")
         )
-    if sees_later_tokens(theirs_BTV, states_BTH.dtype):
+    if sees_later_tokens(logits_BTV, states_BTH.dtype):
         raise UnsupportedModelError(
             f"{name}: its logits depend on later tokens, so its losses are meaningless; "
             f"{_causal_remedy(model)}"
         )
-    for head in _candidates(model, theirs_BTV.shape[-1], states_BTH.shape[-1]):
-        if _gives(head, states_BTH, theirs_BTV):
+    for head in _candidates(model, logits_BTV.shape[-1], states_BTH.shape[-1]):
+        if _gives(head, states_BTH, logits_BTV):
             return head
     raise UnsupportedModelError(
         f"{name}: its logits cannot be computed from its last hidden states, neither as a product "
@@ -241,22 +242,22 @@ def _candidates(model: Any, vocabulary_size: int, hidden_size: int) -> Iterator[
         yield own_head_of(model, vocabulary_size, hidden_size)
 
 
-def _gives(head: Head, states_BTH: Tensor, theirs_BTV: Tensor) -> bool:
-    """Whether the head turns the model's states into the model's logits."""
+def _gives(head: Head, states_BTH: Tensor, logits_BTV: Tensor) -> bool:
+    """True if the head turns the model's states into the model's logits."""
     try:
-        ours = head.logits(states_BTH.flatten(0, 1).to(head.device))
+        computed_NV = head.logits(states_BTH.flatten(0, 1).to(head.device))
     except torch.OutOfMemoryError:
         raise
     except _FAILURES:  # a head of another form
         return False
-    return agree(ours, theirs_BTV.flatten(0, 1).to(ours), states_BTH.dtype)
+    return agree(computed_NV, logits_BTV.flatten(0, 1).to(computed_NV), states_BTH.dtype)
 
 
 def _causal_remedy(model: Any) -> str:
     config = model.config.get_text_config()
-    for option, wanted in (("is_decoder", True), ("causal", True), ("attn_type", "uni")):
-        if getattr(config, option, wanted) != wanted:
-            return f"set {option}: {wanted} in its configuration".replace("True", "true")
+    for option, value in (("is_decoder", True), ("causal", True), ("attn_type", "uni")):
+        if getattr(config, option, value) != value:
+            return f"set {option}: {value} in its configuration".replace("True", "true")
     return "use a causal model"
 
 
@@ -329,7 +330,7 @@ def without_wrapper(model: Any) -> Any:
     settings = getattr(model, "peft_config", None)
     if not isinstance(settings, dict) or not hasattr(model, "get_base_model"):
         return model
-    if any(one.is_prompt_learning for one in settings.values()):
+    if any(adapter.is_prompt_learning for adapter in settings.values()):
         raise UnsupportedModelError(
             "PEFT: learned prompts are not in the layers of the model; use LoRA or the like"
         )

@@ -91,8 +91,9 @@ def teacher_spans(config: TeacherConfig) -> TokenSpans:
 
 
 def tokenizer_of_student(config: StudentConfig) -> StudentTokenizer:
-    """The student's tokenizer. Raises: ConfigError as `student_tokenizer`, and before it as
-    `model_settings`."""
+    """The student's tokenizer.
+    Raises: ConfigError for a model that is not there, before the tokenizer is looked for in it, and
+        for a tokenizer that cannot be used."""
     if config.model is not None:
         model_settings(config.model, "student.model")
     return student_tokenizer(config.tokenizer_source, config.eos)
@@ -103,20 +104,20 @@ def check_own_tokenizer(spans: TokenSpans, model: str | None, role: str) -> None
 
     A tenth may differ, because reserved tokens are renamed and others added; but not plain text.
     """
-    own = Path(model or "") / "tokenizer.json"
-    if model is None or not own.is_file():
+    model_file = Path(model or "") / "tokenizer.json"
+    if model is None or not model_file.is_file():
         return
-    model_s = TokenSpans(own)
-    ours = spans.vocabulary()
-    others = len(ours.items() - model_s.vocabulary().items())
-    what = f"{others:,} of the {len(ours):,} tokens of {spans.name} have another id, or none, in"
-    if others <= len(ours) / 10:
-        given, known = (one.encode(PLAIN_PROBES).ids.tolist() for one in (spans, model_s))
-        if given == known:
+    model_spans = TokenSpans(model_file)
+    ids = spans.vocabulary()
+    num_other = len(ids.items() - model_spans.vocabulary().items())
+    fault = f"{num_other:,} of the {len(ids):,} tokens of {spans.name} have another id, or none, in"
+    if num_other <= len(ids) / 10:
+        probes, expected = (s.encode(PLAIN_PROBES).ids.tolist() for s in (spans, model_spans))
+        if probes == expected:
             return
-        what = f"{spans.name} cuts plain text into other tokens than"
+        fault = f"{spans.name} cuts plain text into other tokens than"
     raise ConfigError(
-        f"{role}.tokenizer: {what} {own}: it is not the tokenizer of {role}.model; omit it"
+        f"{role}.tokenizer: {fault} {model_file}: it is not the tokenizer of {role}.model; omit it"
     )
 
 
@@ -155,8 +156,8 @@ def _weights_in_folder(config: TeacherConfig, option: str) -> list[Path] | None:
     path = Path(cast("str", config.model))
     if not check_folder(str(path), option, config.gguf_file):
         return None
-    wanted = [config.gguf_file] if config.gguf_file else _weight_files(path)
-    files = [path / file for file in wanted]
+    names = [config.gguf_file] if config.gguf_file else _weight_files(path)
+    files = [path / file for file in names]
     if missing := [file for file in files if not file.is_file()]:
         raise ConfigError(f"{option}: {missing[0]} does not exist")
     if not files:
@@ -211,13 +212,15 @@ def local_device() -> torch.device:
 
 
 def has_apple_gpu() -> bool:
-    """Whether the accelerator is Apple's (`mps`); it has no float64, which our sums need."""
+    """True if the accelerator is Apple's (`mps`), which is not used.
+    It has no float64, which our sums need."""
     accelerator = torch.accelerator.current_accelerator()
     return accelerator is not None and accelerator.type == "mps"
 
 
 def teacher_settings(config: TeacherConfig) -> Any:
-    """The transformers configuration of the teacher. Raises: ConfigError as `model_settings`."""
+    """The transformers configuration of the teacher.
+    Raises: ConfigError for a model that is not there or not loadable (`model_settings`)."""
     assert config.model is not None
     return model_settings(config.model, "teacher.model", config.gguf_file)
 
@@ -278,15 +281,16 @@ def student_settings(
             f"{vocabulary_size} ids of the tokenizer"
         )
     fields = {key: value for key, value in architecture.items() if key != "model_type"}
-    for name, ours in special_ids.items():
-        if ours is not None and fields.get(name, ours) != ours:
+    for name, token_id in special_ids.items():
+        if token_id is not None and fields.get(name, token_id) != token_id:
             raise ConfigError(
-                f"student.architecture.{name} {fields[name]} is not the tokenizer's {ours}; omit it"
+                f"student.architecture.{name} {fields[name]} is not the tokenizer's {token_id}; "
+                "omit it"
             )
     # Defaults are ids of another tokenizer: answers would end there, and padding learns nothing.
-    known = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")) | special_ids | fields
+    values = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")) | special_ids | fields
     with naming("student.architecture"):
-        settings = AutoConfig.for_model(architecture["model_type"], **known)
+        settings = AutoConfig.for_model(architecture["model_type"], **values)
     if unknown := [key for key in fields if key not in type(settings)().to_dict()]:
         kind = type(settings).__name__
         raise ConfigError(f"student.architecture.{unknown[0]}: not a field of {kind}")

@@ -62,7 +62,7 @@ def losses_(logits_CV: Tensor, labels_C1: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class LossesAndEntropies(NamedTuple):
-    """What `losses_and_entropies_` gives for the logits of C tokens."""
+    """The result of `losses_and_entropies_` for the logits of C tokens."""
 
     nll_C: Tensor
     """The loss of each label, and"""
@@ -115,7 +115,8 @@ def _exponentials_(
             if not known_RW.numel():
                 sum_C[place] += block_RW.sub_(tops[place]).exp_().sum(1)
                 continue
-            # Of a logit of -inf the exponential is 0, and 0 times the limit is 0: no part of it.
+            # A logit of -inf has no part in the entropy, but 0 * -inf would be NaN. With the limit,
+            # its exponential is still 0, and so is the product.
             shifted_RW = torch.sub(block_RW, tops[place]).clamp_min_(_LOWEST)
             sum_R = torch.exp(shifted_RW, out=block_RW).sum(1)
             sum_C[place] += sum_R
@@ -161,7 +162,7 @@ class TeacherStates:
     states_MH: Tensor
     head: Head
     partner_BT: Tensor
-    """Which of the M states predicts the teacher's counterpart of each label; -1 for none."""
+    """Index of the state (of M) that predicts the teacher's counterpart of each label; -1: none."""
     num_ids: int | None = None
     """For `kld`: number of leading ids that both vocabularies share; heads may have more. Default:
     all of the student's."""

@@ -54,7 +54,7 @@ class OwnHead:
         return logits_CV if self.num_ids is None else logits_CV[:, : self.num_ids]
 
     def for_chunks(self) -> "OwnHead":
-        """The same head, with its weights converted once for all chunks."""
+        """A copy of the head with its weights converted once for all chunks."""
         weights = {
             name: weight.float() if weight.is_floating_point() else weight
             for name, weight in self.weights.items()
@@ -62,11 +62,11 @@ class OwnHead:
         return replace(self, weights=weights)
 
     def as_type(self, dtype: torch.dtype) -> "OwnHead":
-        """The same head: it is computed in float32 for any `dtype`."""
+        """The head itself, because it is computed in float32 for any `dtype`."""
         return self
 
     def first(self, num_ids: int) -> "OwnHead":
-        """The same head for the first `num_ids` ids."""
+        """A head that gives only the logits of the first `num_ids` ids."""
         return replace(self, num_ids=num_ids)
 
     def room_for(self, num_rows: int) -> Tensor | None:
@@ -88,7 +88,7 @@ class GivenLogits(OwnHead):
 
     @property
     def device(self) -> torch.device:
-        """That of the logits."""
+        """The device of the logits."""
         assert self.where is not None
         return self.where
 
@@ -125,7 +125,7 @@ class _StandIn(nn.Module):
     states_1CH: Tensor | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> "_Output":
-        """As a base model, without computing anything."""
+        """Returns the states that were set, in the form of a base model's output."""
         assert self.states_1CH is not None
         return _Output([self.states_1CH])
 
@@ -165,23 +165,23 @@ def probe_ids(vocabulary_size: int, positions: int | None, device: torch.device)
     return ids_BT
 
 
-def agree(ours_NV: Tensor, theirs_NV: Tensor, dtype: torch.dtype) -> bool:
-    """Whether logits are the same at each position within the precision of `dtype`.
+def agree(computed_NV: Tensor, expected_NV: Tensor, dtype: torch.dtype) -> bool:
+    """Tests that logits are the same at each position within the precision of `dtype`.
 
     Differences are root mean squares over the vocabulary, because the largest of millions of
     rounding errors is not informative. They are compared with the spread of the logits, because a
     constant added to all logits does not change a loss. Infinite logits must be equal; NaN never
     agrees.
     """
-    if ours_NV.shape != theirs_NV.shape:
+    if computed_NV.shape != expected_NV.shape:
         return False
-    finite_NV = theirs_NV.isfinite()
-    if not torch.equal(ours_NV[~finite_NV], theirs_NV[~finite_NV]):
+    finite_NV = expected_NV.isfinite()
+    if not torch.equal(computed_NV[~finite_NV], expected_NV[~finite_NV]):
         return False
-    difference_N = _root_mean_square(torch.where(finite_NV, ours_NV - theirs_NV, 0))
-    size_N = _root_mean_square(torch.where(finite_NV, theirs_NV, 0))
+    difference_N = _root_mean_square(torch.where(finite_NV, computed_NV - expected_NV, 0))
+    size_N = _root_mean_square(torch.where(finite_NV, expected_NV, 0))
     share = 1e-3 if _is_exact(dtype) else 5e-2
-    allowed_N = share * theirs_NV[finite_NV].std() + torch.finfo(dtype).eps * size_N
+    allowed_N = share * expected_NV[finite_NV].std() + torch.finfo(dtype).eps * size_N
     return bool((difference_N <= allowed_N).all())
 
 
@@ -190,7 +190,7 @@ def _root_mean_square(values_NV: Tensor) -> Tensor:
 
 
 def sees_later_tokens(logits_BTV: Tensor, dtype: torch.dtype) -> bool:
-    """Whether the rows' different second halves change the logits of their equal first halves."""
+    """Tests if the rows' different second halves change the logits of their equal first halves."""
     half = logits_BTV.shape[1] // 2
     first_TV, second_TV = logits_BTV[0, :half].double(), logits_BTV[1, :half].double()
     finite_TV = first_TV.isfinite() & second_TV.isfinite()

@@ -1,4 +1,6 @@
-"""Operations of a model, and how many of them a device can do in a second (MFU)."""
+"""Counts the operations of a model per token, and those that a device can do in a second, of which
+the model FLOPs utilisation (MFU) is computed.
+"""
 
 from typing import Any
 
@@ -16,12 +18,13 @@ PEAK_BF16 = {
     "L4": 121e12,
     "RTX 4090": 165e12,
 }
-"""Dense bfloat16 operations a second with float32 sums, from the makers' data sheets, by a part of
-the name that torch gives a device; the first that fits."""
+"""Dense bfloat16 operations per second with float32 sums, from the makers' data sheets, by a part
+of the name that torch gives a device. The first part that fits counts: longer names come first."""
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Of one device, if it is known."""
+    """The peak operations per second of a device in `PEAK_BF16`; None for any other device, and for
+    a precision other than bf16."""
     if device.type != "cuda" or precision != "bf16":
         return None
     name = torch.cuda.get_device_name(device)

@@ -23,17 +23,17 @@ ROLES = ("eos_token", "bos_token", "pad_token", "unk_token", "sep_token", "cls_t
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """Where the rows of a new vocabulary came from; the counts add up to its size."""
+    """The number of new rows by where they came from. The first four add up to the vocabulary."""
 
     copied: int
-    """From one old token, which has the same text."""
+    """Rows of one old token, which has the same text."""
     composed: int
-    """From several old tokens that spell the new one."""
+    """Means of the rows of several old tokens, which spell the new one."""
     special: int
-    """From the old special token of the same role (end of text, ...) or of the same name."""
+    """Rows of the old special token of the same role (end of text, ...) or of the same name."""
     mean: int
-    """From the mean of all old rows: tokens without text or counterpart, and those of the other
-    counts below, which are part of this one."""
+    """Means of all old rows, for tokens without text or counterpart. The two counts below are part
+    of this one."""
     unspelled: int
     """Tokens whose text the old vocabulary cannot spell."""
     never_written: int
@@ -77,11 +77,11 @@ def transfer_(
     spellings = spell(new, old)
     is_tied = output.weight is embedding.weight
     old_bias_W = None if getattr(output, "bias", None) is None else output.bias.detach().clone()
-    # Rows beyond the tokenizer's are padding, so no token's.
-    known = slice(old.vocabulary_size)
-    embedding_VH = composed_rows(embedding.weight.detach()[known], spellings, special_ids)
+    # Rows beyond the tokenizer's ids pad the matrix and belong to no token.
+    used = slice(old.vocabulary_size)
+    embedding_VH = composed_rows(embedding.weight.detach()[used], spellings, special_ids)
     output_VH = (
-        None if is_tied else composed_rows(output.weight.detach()[known], spellings, special_ids)
+        None if is_tied else composed_rows(output.weight.detach()[used], spellings, special_ids)
     )
     model.resize_token_embeddings(new.vocabulary_size, mean_resizing=False)
     embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
@@ -90,7 +90,7 @@ def transfer_(
         if output_VH is not None:
             output.weight.copy_(output_VH)
         if old_bias_W is not None:
-            output.bias.copy_(composed_rows(old_bias_W[known, None], spellings, special_ids)[:, 0])
+            output.bias.copy_(composed_rows(old_bias_W[used, None], spellings, special_ids)[:, 0])
     if is_tied and output.weight is not embedding.weight:
         raise ConfigError(f"{type(model).__name__}: its tied weights came apart; report this")
     is_special = np.zeros(new.vocabulary_size, np.bool_)
@@ -109,8 +109,8 @@ def transfer_(
 
 
 def composed_rows(rows_WH: Tensor, spellings: Spellings, special_ids: Mapping[int, int]) -> Tensor:
-    """(V, H) the weighted mean of the rows that spell each new token, the row of its counterpart
-    for a special one, and the mean of all rows for one with neither; computed in float32.
+    """(V, H) the row of each new token: the weighted mean of the rows that spell it, the row of its
+    counterpart if it is special, or the mean of all rows if it has neither. Computed in float32.
 
     Long tokens have more weight: SmolLM2 with TinyLlama's vocabulary starts at 1.097 nats a byte of
     mathematical text in place of 1.107 with equal weights, with Qwen2.5's at 1.303 in place of
@@ -129,10 +129,8 @@ def composed_rows(rows_WH: Tensor, spellings: Spellings, special_ids: Mapping[in
 
 
 def special_counterparts(old_tokenizer: Any, new_tokenizer: Any) -> dict[int, int]:
-    """The old id that each special token of a new tokenizer takes its row from: that of the same
-    role, else of the same name. Tokens with neither are omitted.
-
-    Args: old_tokenizer, new_tokenizer: of transformers.
+    """Maps each special token of a new tokenizer to the old id whose row it takes: that of the same
+    role, else of the same name. Tokens with neither are omitted. Both tokenizers are transformers'.
     """
     special: dict[int, int] = {}
     for role in ROLES:  # the end of a text first: its row is an output, too

@@ -30,7 +30,7 @@ _SHOWN = 3
 
 
 def check_folder(name: str, option: str, gguf_file: str | None = None) -> bool:
-    """Whether a model is in a folder; otherwise `name` is that of a hub.
+    """Returns True if `name` is the folder of a model, False if it is a name on the hub.
 
     Raises: ConfigError, for `option`, for a file or a path to nothing, and for a folder with GGUF
         files of which none is named.
@@ -114,10 +114,11 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
             unexpected = _unread_tensors(name, gguf_file, model)
     missing = report["missing_keys"]
     if unexpected and gguf_file is None and getattr(model, "hf_quantizer", None) is not None:
-        # Formats of quantized weights hold numbers of their own, which no list is complete of.
-        if own := _inside_layers(unexpected, model):
-            print(f"warning: {option}: not read from {name}: {_some(own)}", file=sys.stderr)
-        unexpected -= own
+        # Quantized formats store scales and the like next to the weights, under names that differ
+        # from format to format.
+        if scales := _inside_layers(unexpected, model):
+            print(f"warning: {option}: not read from {name}: {_some(scales)}", file=sys.stderr)
+        unexpected -= scales
     if wrong := _differences(missing, unexpected, report["mismatched_keys"]):
         raise ConfigError(
             f"{option}: the weights of {name} are not those of its configuration: "
@@ -131,9 +132,11 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
 
 
 def _inside_layers(names: Collection[str], model: Any) -> set[str]:
-    """Those of some tensors that belong to a layer of the model, as scales of its weights do."""
+    """The names that belong to a layer of the model, like the scales of its weights."""
     layers = {name: layer for name, layer in model.named_modules() if name}
-    filled = tuple(f"{name}." for name, it in layers.items() if it._parameters or it._buffers)
+    filled = tuple(
+        f"{name}." for name, layer in layers.items() if layer._parameters or layer._buffers
+    )
     return {key for key in names if key.rpartition(".")[0] in layers or key.startswith(filled)}
 
 
@@ -153,7 +156,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def _remedy(missing: Collection[str], unexpected: Collection[str]) -> str:
-    """How such files are fixed."""
+    """A sentence that says how files with these faults are fixed."""
     for name in unexpected:
         for wrapper, way_out in _WRAPPERS.items():
             if name.replace(wrapper, "") in missing:

@@ -1,4 +1,4 @@
-"""A live teacher: it reads the rows during training, instead of storing scores.
+"""A live teacher, which reads the rows during training instead of leaving stored scores.
 
 It reads each piece of a row as a separate document, so it sees no text before the row. The host
 tokenizes and aligns ahead of time; the losses stay on the device.
@@ -34,9 +34,9 @@ from vocagno.teacher.scores import DocumentScores
 from vocagno.teacher.windows import TextReader, Window, WindowedTexts
 from vocagno.tokens.token_spans import TokenSpans
 
-Found = TypeVar("Found")
-_NAMED = 10
-"""Documents that a process names."""
+Result = TypeVar("Result")
+_NAMED_DOCUMENTS = 10
+"""Number of unreadable documents that a process names on stderr; all of them are counted."""
 
 
 class LivePieces:
@@ -48,8 +48,10 @@ class LivePieces:
         reader: TextReader,
         limit: RefusalLimit | None = None,
     ) -> None:
-        """`texts`: a `TextStore`, or several. `limit`: of the documents with a piece that this
-        process cannot read; None: no limit."""
+        """Args:
+        texts: a `TextStore`, or several.
+        limit: number of documents that this process may fail to read; None: any number.
+        """
         self.texts = texts
         self.reader = reader
         self._limit = limit
@@ -58,66 +60,70 @@ class LivePieces:
     def read(
         self, documents: Sequence[int], first_bytes: Sequence[int], end_bytes: Sequence[int]
     ) -> tuple[WindowedTexts, list[DocumentScores]]:
-        """Each piece, extended to whole characters, as a separate text.
+        """Tokenizes each piece, extended to whole characters, as a separate text.
 
         Returns: the windows for the teacher, and the teacher's tokens of each piece, with a loss of
-            0 where the teacher will give one; none of a piece that it cannot read.
-        Raises: StoreError if there are more of these than the limit allows.
+            0 where the teacher will give one; no tokens of a piece that it cannot read.
+        Raises: StoreError if more documents cannot be read than the limit allows.
         """
-        found = list(map(self.texts.piece, documents, first_bytes, end_bytes))
-        windowed = self.reader.read([text for text, _ in found])
+        texts = list(map(self.texts.piece, documents, first_bytes, end_bytes))
+        windowed = self.reader.read([text for text, _ in texts])
         nll = np.where(windowed.is_asked, np.float16(0), np.float16(np.nan))
         pieces = []
-        for number, (_, begins) in enumerate(found):
+        for number, (_, first_byte) in enumerate(texts):
             if number in windowed.refused:
                 self._refuse(documents[number], windowed.refused[number])
                 pieces.append(DocumentScores.none(windowed.refused[number]))
                 continue
-            place = windowed.tokens.text(number)
-            pieces.append(DocumentScores(windowed.tokens.spans[place] + begins, nll[place]))
+            rows = windowed.tokens.text(number)
+            pieces.append(DocumentScores(windowed.tokens.spans[rows] + first_byte, nll[rows]))
         return windowed, pieces
 
-    def _refuse(self, document: int, why: str) -> None:
-        """Names and counts a document that is not read, once."""
+    def _refuse(self, document: int, reason: str) -> None:
+        """Names and counts a document that cannot be read, once for all its pieces."""
         if document in self._refused:
             return
         self._refused.add(document)
-        if len(self._refused) <= _NAMED:
-            print(f"no teacher losses for document {document}: {why}", file=sys.stderr)
+        if len(self._refused) <= _NAMED_DOCUMENTS:
+            print(f"no teacher losses for document {document}: {reason}", file=sys.stderr)
         if self._limit is not None:
-            self._limit.check(len(self._refused), f"One is document {document}: {why}")
+            self._limit.check(len(self._refused), f"One is document {document}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
 class LiveText:
-    """The windows of a batch for a live teacher, and the places of its losses; on the host."""
+    """The windows of a batch for a live teacher, and how its tokens map to the student's. All of it
+    is on the host."""
 
     windowed: WindowedTexts
     is_asked_M: Tensor
-    """As `WindowedTexts.is_asked`."""
+    """True for a teacher token that should get a loss (`WindowedTexts.is_asked`)."""
     mapping_N2: Tensor
-    """Ranges of teacher tokens for each student token, in the order of the rows (int32)."""
+    """The range of teacher tokens of each student token, in the order of the rows (int32)."""
     tokens_BT: Tensor
-    """Which student token is predicted at each place (int64); -1 at padding."""
+    """The index of the student token that is predicted at each place (int64); -1 at padding."""
     partner_BT: Tensor
     """The requested teacher token whose distribution each place is compared with (int64); -1 for
     none."""
     is_inside_M: Tensor
-    """Which of the teacher's tokens share text with what their row learns."""
+    """True for a teacher token that shares text with the tokens that its row learns."""
     ranges_B2: Tensor
-    """Which of the M belong to the pieces of each row."""
+    """The range of teacher tokens that belong to the pieces of each row."""
     group_mapping_N2: Tensor
-    """The same as `mapping_N2` for the group of each token, where the method has groups."""
+    """The range of teacher tokens of each student token's group, if the method has groups."""
     sizes_N: Tensor
     """Number of student tokens in the group of each token (int64); 1 for none."""
     targets_BT3: Tensor | None = None
-    """For `distill`: as `BucketTargets.rows` at each place (int64)."""
+    """For `distill`: the row of `BucketTargets.rows` of each place (int64)."""
 
     def pin_memory(self) -> "LiveText":
-        """The same with tensors in pinned memory."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        tensors = {name: one for name, one in given.items() if isinstance(one, Tensor)}
-        pinned: dict[str, Any] = {name: one.pin_memory() for name, one in tensors.items()}
+        """Copies the tensors to pinned memory, from where they reach a GPU without a sync."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        pinned: dict[str, Any] = {
+            name: values.pin_memory()
+            for name, values in columns.items()
+            if isinstance(values, Tensor)
+        }
         return replace(self, **pinned)
 
 
@@ -134,10 +140,10 @@ class LiveTeacher(ABC):
 
     @abstractmethod
     def plan(self, text: LiveText | None, samples: Sequence[int] | None = None) -> list[Pass]:
-        """The forward passes of a batch, prepared on the host ahead of time, in pinned memory for a
+        """Prepares the forward passes of a batch on the host, ahead of time, in pinned memory for a
         GPU.
 
-        Args: samples: the number of each row in the run, with which sampled candidates are drawn.
+        Args: samples: the number of each row in the run, from which candidates are sampled.
         """
 
     @abstractmethod
@@ -148,7 +154,8 @@ class LiveTeacher(ABC):
         passes: Sequence[Pass],
         num_passes: int = 0,
     ) -> dict[str, Any]:
-        """The teacher's inputs to the student's forward pass; needs no device sync.
+        """Runs the teacher and returns its inputs to the student's forward pass, by name, without a
+        device sync.
 
         Args:
             text: text of the batch, if the teacher reads the text of its pieces.
@@ -159,11 +166,11 @@ class LiveTeacher(ABC):
         """
 
     def note_unscored(self, is_unscored: Tensor) -> None:
-        """Counts tokens without a finite loss, for `check`."""
+        """Counts tokens without a finite loss on the device, for `check`."""
         self._unscored += is_unscored.sum()
 
     def check(self, host_sum: HostSum, step: int) -> None:
-        """Syncs with the device.
+        """Checks all losses since the start, over all processes. Syncs with the device.
 
         Raises: GuidanceError if a requested loss is NaN or infinite: the number of kept tokens is
             fixed before the teacher reads them.
@@ -183,15 +190,15 @@ class TextTeacher(LiveTeacher):
         if text is None:
             return []
         rows = text.windowed.rows
-        if samples is not None:  # from rows of the batch to windows
+        if samples is not None:  # one number for each window instead of each row of the batch
             ends_B = text.ranges_B2[:, 1].numpy()
             row_of_window = np.searchsorted(ends_B, [row.start for row in rows], side="right")
-            last = len(ends_B) - 1  # a window at the end may ask for nothing
+            last = len(ends_B) - 1  # the last window may request nothing, and start after all rows
             samples = [samples[min(row, last)] for row in row_of_window.tolist()]
         planned = []
         for one_pass in self.scorer.passes(text.windowed.windows, samples):
-            of_each = [np.arange(rows[n].start, rows[n].stop) for n in one_pass.numbers]
-            rows_N = self.scorer.on_host(np.concatenate(of_each))
+            token_ranges = [np.arange(rows[n].start, rows[n].stop) for n in one_pass.numbers]
+            rows_N = self.scorer.on_host(np.concatenate(token_ranges))
             planned.append(replace(one_pass, rows_N=rows_N))
         return planned
 
@@ -212,8 +219,8 @@ class TextTeacher(LiveTeacher):
                 "candidate_mass": probabilities_of(codes_MK, is_sampled=self.scorer.is_sampled),
                 "candidate_entropy": entropies_of(entropy_M),
             }
-            return self.found(nll_M, text) | candidates
-        return self.found(self.token_losses(text, passes, num_passes), text)
+            return self.student_inputs(nll_M, text) | candidates
+        return self.student_inputs(self.token_losses(text, passes, num_passes), text)
 
     @torch.inference_mode()
     def distributions(
@@ -222,7 +229,7 @@ class TextTeacher(LiveTeacher):
         """The teacher's distribution at each of its tokens, and the partner of each predicted
         token: the first requested teacher token of its range."""
         states_MH = None
-        for rows_N, states_NH in self._read(passes, num_passes, self.scorer.asked_states):
+        for rows_N, states_NH in self._run_passes(passes, num_passes, self.scorer.asked_states):
             if states_MH is None:
                 states_MH = states_NH.new_zeros(len(text.is_asked_M), states_NH.shape[1])
             rows_N = rows_N.to(states_NH.device)  # the last layer's, if the model is spread
@@ -239,73 +246,84 @@ class TextTeacher(LiveTeacher):
 
     @torch.inference_mode()
     def token_losses(self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0) -> Tensor:
-        """(M,) float32 on the device: the loss of each teacher token; args as `guide`."""
+        """(M,) float32 on the device: the loss of each teacher token; NaN if it was not requested.
+        The arguments are those of `guide`."""
         nll_M = torch.full(text.is_asked_M.shape, torch.nan, device=self.device)
-        for rows_N, nll_N in self._read(passes, num_passes, self.scorer.losses):
+        for rows_N, nll_N in self._run_passes(passes, num_passes, self.scorer.losses):
             nll_M[rows_N] = nll_N.to(self.device)
-        return self._asked(nll_M, text)
+        return self._requested(nll_M, text)
 
     @torch.inference_mode()
     def token_candidates(
         self, text: LiveText, passes: Sequence[Pass], num_passes: int = 0
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """On the device, in one pass: `token_losses`, (M, K) ids (int32) and codes (uint8) of the
-        candidates, and (M,) codes of the entropies (`Candidates`; the real tokens are
-        `text.windowed.tokens.ids`). K is the scorer's, `teacher.candidates`; args as `guide`."""
+        """Computes losses and candidates of all teacher tokens in one pass, on the device.
+
+        The arguments are those of `guide`. Returns: (M,) losses (`token_losses`), (M, K) ids
+        (int32) and codes (uint8) of the candidates, and (M,) codes of the entropies. K is the
+        scorer's, `teacher.candidates`. The real tokens are `text.windowed.tokens.ids`.
+        """
         nll_M = torch.full(text.is_asked_M.shape, torch.nan, device=self.device)
         shape, device = (len(nll_M), self.scorer.candidates), self.device
         ids_MK = torch.full(shape, -1, dtype=torch.int32, device=device)
         codes_MK = torch.full(shape, NONE, dtype=torch.uint8, device=device)
         entropy_M = codes_MK.new_full((len(nll_M),), NONE)
-        of_all = nll_M, ids_MK, codes_MK, entropy_M
-        for rows_N, scored in self._read(passes, num_passes, self.scorer.scored):
-            for all_tokens, of_pass in zip(of_all, scored, strict=True):
-                all_tokens[rows_N] = of_pass.to(self.device)
-        nll_M = self._asked(nll_M, text)
+        columns = nll_M, ids_MK, codes_MK, entropy_M
+        for rows_N, results in self._run_passes(
+            passes, num_passes, self.scorer.losses_and_candidates
+        ):
+            for column, values in zip(columns, results, strict=True):
+                column[rows_N] = values.to(self.device)
+        nll_M = self._requested(nll_M, text)
         is_none_M1 = ~nll_M.isfinite()[:, None]
         ids_MK = ids_MK.masked_fill(is_none_M1, -1)
         codes_MK = codes_MK.masked_fill(is_none_M1, NONE)
         return nll_M, ids_MK, codes_MK, entropy_M.masked_fill(is_none_M1[:, 0], NONE)
 
-    def _asked(self, nll_M: Tensor, text: LiveText) -> Tensor:
-        """(M,): NaN for what was not requested; what was, and is not finite, is counted."""
+    def _requested(self, nll_M: Tensor, text: LiveText) -> Tensor:
+        """(M,): the losses with NaN for tokens that were not requested. Counts requested tokens
+        whose loss is NaN or infinite."""
         is_asked_M = self._here(text.is_asked_M)
         self.note_unscored(is_asked_M & ~nll_M.isfinite())
         return torch.where(is_asked_M, nll_M, torch.nan)
 
-    def _read(
-        self, passes: Sequence[Pass], num_passes: int, look: Callable[[Pass], Found]
-    ) -> Iterator[tuple[Tensor, Found]]:
-        """Yields the teacher tokens of each pass, and the result of `look` for them."""
+    def _run_passes(
+        self, passes: Sequence[Pass], num_passes: int, compute: Callable[[Pass], Result]
+    ) -> Iterator[tuple[Tensor, Result]]:
+        """Yields the indices of the teacher tokens of each pass, and the result of `compute`."""
         for one_pass in passes:
             assert one_pass.rows_N is not None
-            yield self._here(one_pass.rows_N), look(one_pass)
-        for _ in range(num_passes - len(passes)):  # one token, predicted from another
+            yield self._here(one_pass.rows_N), compute(one_pass)
+        # Other processes wait for this one's part of a sharded teacher, so it reads something: one
+        # token, predicted from another.
+        for _ in range(num_passes - len(passes)):
             (idle,) = self.scorer.passes([Window(np.zeros(2, np.int64), 1)])
-            look(idle)
+            compute(idle)
 
     @torch.inference_mode()
-    def found(self, nll_M: Tensor, text: LiveText) -> dict[str, Tensor]:
+    def student_inputs(self, nll_M: Tensor, text: LiveText) -> dict[str, Tensor]:
         """The inputs to the student's forward pass, from the losses of the teacher tokens."""
         if self.guidance.unit == "group":
-            found = {"teacher_loss": self._group_loss(nll_M, text)}
+            inputs = {"teacher_loss": self._group_loss(nll_M, text)}
         else:
             loss_N = segment_reduce(nll_M, self._here(text.mapping_N2), self.guidance.aggregation)
-            found = {"teacher_loss": self._placed(loss_N, text)}
+            inputs = {"teacher_loss": self._at_places(loss_N, text)}
         if self.guidance.unmapped == "mean":
-            own_M = torch.where(self._here(text.is_inside_M), nll_M, torch.nan)
-            found["teacher_sums"] = row_sums(own_M, self._here(text.ranges_B2))
+            inside_M = torch.where(self._here(text.is_inside_M), nll_M, torch.nan)
+            inputs["teacher_sums"] = row_sums(inside_M, self._here(text.ranges_B2))
         if self.guidance.needs_group_loss:
-            found["group_loss"] = self._group_loss(nll_M, text)
-        return found
+            inputs["group_loss"] = self._group_loss(nll_M, text)
+        return inputs
 
     def _group_loss(self, nll_M: Tensor, text: LiveText) -> Tensor:
-        """(B, T) the column `GuidedBatch.group_loss`."""
+        """(B, T): the teacher's loss of the group of each place, divided by the number of student
+        tokens in it (the column `GuidedBatch.group_loss`)."""
         sums_N = segment_reduce(nll_M, self._here(text.group_mapping_N2), "sum")
-        return self._placed(sums_N / self._here(text.sizes_N), text)
+        return self._at_places(sums_N / self._here(text.sizes_N), text)
 
-    def _placed(self, loss_N: Tensor, text: LiveText) -> Tensor:
-        """(B, T): losses of student tokens where they are predicted, NaN at padding."""
+    def _at_places(self, loss_N: Tensor, text: LiveText) -> Tensor:
+        """(B, T): the losses of student tokens at the places that predict them; NaN at padding."""
+        # Padding has the index -1, so it reads the NaN that is appended.
         with_padding = torch.cat([loss_N, loss_N.new_full((1,), torch.nan)])
         return with_padding[self._here(text.tokens_BT)]
 
@@ -314,7 +332,8 @@ class TextTeacher(LiveTeacher):
 
 
 def first_asked(mapping_N2: NDArray[np.int32], is_asked_M: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """(N,): the first requested row of each range; -1 where there is none."""
+    """(N,): the first requested row of each range; -1 if a range has none."""
+    # next_M[i] is the first requested row from i on; M if no row follows.
     rows_M = np.where(is_asked_M, np.arange(len(is_asked_M)), len(is_asked_M))
     next_M = np.append(np.minimum.accumulate(rows_M[::-1])[::-1], len(is_asked_M))
     first_N, stop_N = mapping_N2.T
@@ -323,20 +342,22 @@ def first_asked(mapping_N2: NDArray[np.int32], is_asked_M: NDArray[np.bool_]) ->
 
 
 def check_same_vocabulary(student: TokenSpans, teacher: TokenSpans, method: str) -> None:
-    """Raises: ConfigError for a token with another id. The teacher may have further ids."""
-    theirs = teacher.vocabulary()
+    """Checks that each token of the student has the same id for the teacher, which may have more.
+    Raises: ConfigError, which names the first token that does not."""
+    teacher_ids = teacher.vocabulary()
     for token, index in sorted(student.vocabulary().items(), key=lambda entry: entry[1]):
-        if theirs.get(token) != index:
-            found = f"id {theirs[token]}" if token in theirs else "no token"
+        if teacher_ids.get(token) != index:
+            counterpart = f"id {teacher_ids[token]}" if token in teacher_ids else "no token"
             raise ConfigError(
                 f"guidance.method: {method} needs a teacher with the student's vocabulary, but "
-                f"{token!r}, id {index} of {student.name}, is {found} of {teacher.name}; use "
+                f"{token!r}, id {index} of {student.name}, is {counterpart} of {teacher.name}; use "
                 "vocagno (or uld), which need no common vocabulary"
             )
 
 
 class RowTeacher(LiveTeacher):
-    """Reads rows of ids, for `rho1` and `kld`."""
+    """Reads the student's ids as they are, row by row, for `rho1` and `kld`, whose teacher has the
+    student's vocabulary."""
 
     def __init__(
         self,
@@ -346,8 +367,8 @@ class RowTeacher(LiveTeacher):
         data: DataConfig,
         num_ids: int,
     ) -> None:
-        """`num_ids`: of the student, whose vocabulary begins the teacher's. Raises: ConfigError for
-        `data.isolate` with a teacher that cannot keep documents apart."""
+        """Args: num_ids: size of the student's vocabulary, with which the teacher's begins.
+        Raises: ConfigError for `data.isolate` with a teacher that cannot keep documents apart."""
         super().__init__(scorer, guidance, device)
         model = scorer.model
         fits = mask_fits(model, data.seq_len)
@@ -383,17 +404,17 @@ class RowTeacher(LiveTeacher):
         nll_N = chunked_nll(states_NH, head, labels_BT.clamp_min(0).flatten())
         nll_BT = nll_N.view(labels_BT.shape).to(self.device)
         self.note_unscored(is_asked_BT & ~nll_BT.isfinite())
-        given = {"teacher_loss": torch.where(is_asked_BT, nll_BT, torch.nan)}
+        inputs = {"teacher_loss": torch.where(is_asked_BT, nll_BT, torch.nan)}
         if self.guidance.criterion == "excess_and_entropy":
             entropy_N = chunked_entropy(states_NH, head)
-            given["entropy"] = entropy_N.view(labels_BT.shape).to(self.device)
-        return given
+            inputs["entropy"] = entropy_N.view(labels_BT.shape).to(self.device)
+        return inputs
 
     def _states(self, tensors: dict[str, Tensor]) -> Tensor:
-        """(B, T, H), computed a few rows at a time."""
-        names, parts = ("attention_mask", "position_ids"), []
+        """(B, T, H): the teacher's last hidden states, computed a few rows at a time."""
+        names, states = ("attention_mask", "position_ids"), []
         for start in range(0, len(tensors["input_ids"]), self._rows):
             rows = slice(start, start + self._rows)
-            given = {name: tensors[name][rows] for name in names if name in tensors}
-            parts.append(hidden_states(self.scorer.model, tensors["input_ids"][rows], **given))
-        return torch.cat(parts)
+            extra = {name: tensors[name][rows] for name in names if name in tensors}
+            states.append(hidden_states(self.scorer.model, tensors["input_ids"][rows], **extra))
+        return torch.cat(states)

@@ -1,4 +1,4 @@
-"""Teacher scores: one loss per teacher token, with byte spans, in memory-mapped shards.
+"""Stores of teacher scores: one loss per teacher token, with byte spans, in memory-mapped shards.
 
 A store belongs to a text and a teacher, not to a student: any tokenizer can be aligned to it. Its
 scores are matched to documents by a hash of their text.
@@ -35,9 +35,9 @@ from vocagno.system.addresses import path_of
 from vocagno.teacher.candidates import BLOCK_TOKENS, Candidates, candidates_in, frames_of
 from vocagno.teacher.windows import ROUNDING
 
-_WHOLE = BLOCK_TOKENS
-"""Up to this many tokens a document is read whole: finding a part would cost as much."""
-_KEPT = 32
+_SHORT_DOCUMENT = BLOCK_TOKENS
+"""Up to this many tokens a document is read completely: finding a part would cost as much."""
+_CACHED_DOCUMENTS = 32
 """Number of long documents whose token edges are cached."""
 
 KIND = "scores"
@@ -52,21 +52,21 @@ class DocumentScores:
     spans: NDArray[np.int32]
     """(M, 2) half-open `[start, end)` in UTF-8 bytes of each teacher token."""
     nll: NDArray[np.floating[Any]]
-    """(M,) loss of each token in nats, stored as float16; NaN where it has none."""
+    """(M,) loss of each token in nats, stored as float16; NaN if a token has no loss."""
     first_row: int = 0
-    """Number of tokens of the document before these, if they are a part of it."""
+    """Number of tokens that come before these in the document; 0 for a complete document."""
     num_unscored: int = 0
     """Number of requested tokens whose loss was NaN or infinite. (The first token of a document
     read without a BOS, and tokens without text, are not requested.)"""
     missing: str = ""
-    """Why a document has no tokens here although it may have text."""
+    """The reason for which a document that may have text has no tokens here; else empty."""
     candidates: Candidates | None = None
-    """Of a store that has them, if they are asked for and there are tokens."""
+    """The teacher's candidates at each token, if the store has them and they were requested."""
 
     @classmethod
-    def none(cls, why: str) -> "DocumentScores":
-        """Those of a document that has no scores."""
-        return cls(np.empty((0, 2), np.int32), np.empty(0, np.float16), missing=why)
+    def none(cls, reason: str) -> "DocumentScores":
+        """Makes the scores of a document that has none, for the given reason."""
+        return cls(np.empty((0, 2), np.int32), np.empty(0, np.float16), missing=reason)
 
 
 REFUSED_BY_TEACHER = DocumentScores.none("the teacher's tokens cannot be placed in its text")
@@ -87,14 +87,14 @@ def write_scores(
     Args:
         hashes: `corpus.text_hash` of each document.
         made_from: the inputs of the scores, apart from the texts; stored in the manifest. If it has
-            `candidates`, each document with tokens has so many of each token.
+            `candidates`, each token of a document has that number of candidates.
         refused: the documents without tokens, because they cannot be placed in the text.
         frames: the candidates of each document, if they are already encoded (`frames_of`).
     Raises: ValueError for an infinite or negative loss (NaN: none), or other counts of candidates.
     """
-    coded = [encode_spans(document.spans) for document in documents]
+    coded_spans = [encode_spans(document.spans) for document in documents]
     losses = [document.nll.astype(np.float16) for document in documents]
-    for text, loss, spans in zip(hashes, losses, coded, strict=True):
+    for text, loss, spans in zip(hashes, losses, coded_spans, strict=True):
         if len(loss) != len(spans.lengths):
             raise ValueError(f"{len(loss)} losses for {len(spans.lengths)} spans ({text.hex()})")
         if np.isinf(loss).any() or (loss < -ROUNDING).any():
@@ -103,29 +103,30 @@ def write_scores(
     count = num_candidates(made_from)
     if frames is None:
         frames = [_frames(document, count, made_from) for document in documents]
-    joined = [np.frombuffer(b"".join(one), np.uint8) for one in frames]
-    sizes = [np.array(list(map(len, one)), np.int32) for one in frames]
-    rows = zip(hashes, losses, coded, unscored, joined, sizes, strict=True)
-    checks = [_check(*row) for row in rows]
+    frame_bytes = [np.frombuffer(b"".join(document), np.uint8) for document in frames]
+    sizes = [np.array(list(map(len, document)), np.int32) for document in frames]
+    rows = zip(hashes, losses, coded_spans, unscored, frame_bytes, sizes, strict=True)
+    checks = [_document_checksum(*row) for row in rows]
     columns = {
         "text_hash": pa.array(hashes, pa.binary(16)),
         "nll": list_column(losses, pa.float16(), large=True),
-        "length": list_column([spans.lengths for spans in coded], pa.uint8(), large=True),
-        "long_length": list_column([spans.long_lengths for spans in coded], pa.int32()),
-        "start": list_column([spans.starts for spans in coded], pa.int32()),
+        "length": list_column([spans.lengths for spans in coded_spans], pa.uint8(), large=True),
+        "long_length": list_column([spans.long_lengths for spans in coded_spans], pa.int32()),
+        "start": list_column([spans.starts for spans in coded_spans], pa.int32()),
         "unscored": pa.array(unscored),
         "check": pa.array(checks, pa.uint32()),
     }
     if count:
-        columns["candidates"] = list_column(joined, pa.uint8(), large=True)
+        columns["candidates"] = list_column(frame_bytes, pa.uint8(), large=True)
         columns["candidate_sizes"] = list_column(sizes, pa.int32())
     counts = _counts(sum(map(len, losses)), unscored, len(refused))
-    what = Description(KIND, VERSION, made_from, texts_hash(iter(hashes)), counts, refused)
-    write_shard(path, columns, what)
+    description = Description(KIND, VERSION, made_from, texts_hash(iter(hashes)), counts, refused)
+    write_shard(path, columns, description)
 
 
 def _counts(tokens: int, unscored: NDArray[Any], refused: int) -> dict[str, int]:
-    """What the description of a shard counts. Args: unscored: (documents,) tokens."""
+    """Makes the counts that a shard's description holds.
+    Args: unscored: (documents,) number of unscored tokens of each. refused: number of documents."""
     return {
         "documents": len(unscored),
         "tokens": tokens,
@@ -135,36 +136,38 @@ def _counts(tokens: int, unscored: NDArray[Any], refused: int) -> dict[str, int]
     }
 
 
-def _check(
+def _document_checksum(
     text: bytes,
     nll: NDArray[np.float16],
     spans: CodedSpans,
     num_unscored: np.uint32,
     *candidates: NDArray[Any],
 ) -> int:
-    parts = (nll, spans.lengths, spans.long_lengths, spans.starts)
-    return checksum(text, *parts, num_unscored.tobytes(), *candidates)
+    """The CRC-32 of everything that a shard stores of one document."""
+    columns = (nll, spans.lengths, spans.long_lengths, spans.starts)
+    return checksum(text, *columns, num_unscored.tobytes(), *candidates)
 
 
 def num_candidates(made_from: dict[str, Any]) -> int:
-    """K of scores with these inputs; 0 without candidates."""
+    """The number of candidates of each token of scores with these inputs; 0 without candidates."""
     return int(made_from.get("candidates", 0))
 
 
 def _frames(document: DocumentScores, count: int, made_from: dict[str, Any]) -> list[bytes]:
-    """The encoded candidates, K of each token. Raises: ValueError for another number of them, and
-    if their being sampled or having entropies is not what `made_from` says."""
-    found, tokens = document.candidates, len(document.nll)
-    if found is None and (count == 0 or tokens == 0):
+    """Encodes the candidates of a document, `count` for each token.
+    Raises: ValueError for another number of candidates, and if they are sampled or have entropies
+        where `made_from` says that they do not, or the reverse."""
+    candidates, num_tokens = document.candidates, len(document.nll)
+    if candidates is None and (count == 0 or num_tokens == 0):
         return []
-    shape = None if found is None else found.ids.shape
-    if found is None or shape != (tokens, count):
-        raise ValueError(f"candidates of shape {shape}, expected {(tokens, count)}")
-    is_kind = {"sampled": found.is_sampled, "entropy": found.entropy is not None}
-    for name, value in is_kind.items():
-        if tokens and value != made_from.get(name, False):
+    shape = None if candidates is None else candidates.ids.shape
+    if candidates is None or shape != (num_tokens, count):
+        raise ValueError(f"candidates of shape {shape}, expected {(num_tokens, count)}")
+    properties = {"sampled": candidates.is_sampled, "entropy": candidates.entropy is not None}
+    for name, value in properties.items():
+        if num_tokens and value != made_from.get(name, False):
             raise ValueError(f"candidates: {name} is {value}, and their inputs say {not value}")
-    return frames_of(found)
+    return frames_of(candidates)
 
 
 class ScoreStore(ShardedStore["ScoreShard"]):
@@ -178,15 +181,15 @@ class ScoreStore(ShardedStore["ScoreShard"]):
         if not (folder / MANIFEST).is_file() and any(folder.glob("*.parquet")):
             raise StoreError(f"{folder}: Parquet; `vocagno scores import` makes a store of it")
         super().__init__(folder, SCORES)
-        self._edges = lru_cache(maxsize=_KEPT)(self._find_edges)
+        self._edges = lru_cache(maxsize=_CACHED_DOCUMENTS)(self._find_edges)
 
     def is_refused(self) -> NDArray[np.bool_]:
-        """(documents,) which ones the teacher could not read."""
-        found = np.zeros(len(self), np.bool_)
+        """(documents,) True for a document that the teacher could not read."""
+        is_refused = np.zeros(len(self), np.bool_)
         for number in self.shards_with_refused():
             first = self._ends[number] - self.manifest.shards[number].counts[UNIT]
-            found[[first + row for row in self.shard(number).refused]] = True
-        return found
+            is_refused[[first + row for row in self.shard(number).refused]] = True
+        return is_refused
 
     def shards_with_refused(self) -> list[int]:
         """The numbers of the shards with documents that the teacher could not read."""
@@ -200,18 +203,18 @@ class ScoreStore(ShardedStore["ScoreShard"]):
 
     @property
     def has_entropy(self) -> bool:
-        """Whether its candidates come with the entropy of the teacher's whole distribution."""
+        """True if candidates come with the entropy of the teacher's whole distribution."""
         return bool(self.manifest.made_from.get("entropy", False))
 
     @property
     def is_sampled(self) -> bool:
-        """Whether the less likely candidates were drawn (`teacher.sampled`)."""
+        """True if the less likely candidates were drawn at random (`teacher.sampled`)."""
         return bool(self.manifest.made_from.get("sampled", False))
 
     def document(self, index: int, *, candidates: bool = False) -> DocumentScores:
-        """The scores of document `index` of the corpus; verifies their checksum.
+        """The scores of document `index` of the corpus. Their checksum is verified.
 
-        Args: candidates: gives them, too, which costs decoding.
+        Args: candidates: decodes the candidates, too.
         Raises: StoreError for a damaged document, or if the store has no candidates.
         """
         return self._whole(*self.locate(index), candidates=candidates)
@@ -221,31 +224,35 @@ class ScoreStore(ShardedStore["ScoreShard"]):
         if row in shard.refused:
             return REFUSED_BY_TEACHER
         nll = self._losses(shard, row)
-        stored = self._candidates(shard, row, slice(0, len(nll))) if candidates else None
-        return DocumentScores(decode_spans(shard.coded(row)), nll, candidates=stored)
+        decoded = self._candidates(shard, row, slice(0, len(nll))) if candidates else None
+        return DocumentScores(decode_spans(shard.coded(row)), nll, candidates=decoded)
 
     def piece(
         self, index: int, first_byte: int, end_byte: int, *, candidates: bool = False
     ) -> DocumentScores:
         """The scores of the tokens that share text with `[first_byte, end_byte)` of a document, and
-        of the next one. For a long document the cost is the same once its edges are cached. Args
-        and errors as `document`."""
+        of the token after them. The cost does not grow with the document once its edges are cached.
+
+        Args: candidates: decodes the candidates, too.
+        Raises: StoreError for a damaged document, or if the store has no candidates.
+        """
         shard, row = self.locate(index)
         nll = self._losses(shard, row)
-        if len(nll) <= _WHOLE:
+        if len(nll) <= _SHORT_DOCUMENT:
             return self._whole(shard, row, candidates=candidates)
         starts, ends, empty = self._edges(index)
         first = int(np.searchsorted(ends, first_byte, side="right"))
-        behind = int(np.searchsorted(starts, end_byte, side="left"))
-        behind += int(np.argmin(empty[behind:])) if behind < len(empty) else 0  # one with text
-        rows = slice(first, max(first, behind + 1))
+        following = int(np.searchsorted(starts, end_byte, side="left"))
+        # Empty tokens cover nothing, so the token after the piece is the next one with text.
+        following += int(np.argmin(empty[following:])) if following < len(empty) else 0
+        rows = slice(first, min(max(first, following + 1), len(nll)))
+        # An empty token keeps its own place in memory, but has the edges of the one before it.
         spans = np.stack([np.where(empty[rows], ends[rows], starts[rows]), ends[rows]], axis=1)
-        rows = slice(first, first + len(spans))
-        found = self._candidates(shard, row, rows) if candidates else None
-        return DocumentScores(spans, nll[rows], first, candidates=found)
+        decoded = self._candidates(shard, row, rows) if candidates else None
+        return DocumentScores(spans, nll[rows], first, candidates=decoded)
 
     def _candidates(self, shard: "ScoreShard", row: int, rows: slice) -> Candidates:
-        """Those of some tokens of a verified document."""
+        """Decodes the candidates of some tokens of a verified document."""
         if not self.candidates:
             raise StoreError(
                 f"{self.folder}: has no candidates; `vocagno score --candidates` into another "
@@ -256,8 +263,8 @@ class ScoreStore(ShardedStore["ScoreShard"]):
         return replace(decoded, is_sampled=self.is_sampled)
 
     def _losses(self, shard: "ScoreShard", row: int) -> NDArray[np.float16]:
-        """The losses of a document as stored. With its spans, they are verified when they are first
-        read."""
+        """The losses of a document as stored. They are verified, with the spans, when they are
+        first read."""
         if not shard.is_whole_once_read(row):
             raise StoreError(
                 f"{shard.path}: document {row} of this shard is damaged (its checksum differs);"
@@ -270,7 +277,7 @@ class ScoreStore(ShardedStore["ScoreShard"]):
         self, index: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
         """Starts and ends of a long document's tokens, and which tokens are empty. An empty token
-        covers nothing and gets the edges of the token before it, so both never decrease."""
+        gets the edges of the token before it, so both never decrease and can be searched."""
         shard, row = self.locate(index)
         self._losses(shard, row)
         spans = decode_spans(shard.coded(row))
@@ -280,7 +287,7 @@ class ScoreStore(ShardedStore["ScoreShard"]):
 
 
 class ScoreShard(RowShard):
-    """A shard whose columns are looked up once."""
+    """The scores of a part of a corpus, in one file whose columns are looked up once."""
 
     def __init__(self, path: Path, frame: Frame | None = None) -> None:
         super().__init__(path, frame)
@@ -297,34 +304,38 @@ class ScoreShard(RowShard):
         has_candidates = num_candidates(self.description.made_from) > 0
         names = ("candidates", "candidate_sizes") if has_candidates else ()
         self._frames: list[Lists] = [self.lists(name) for name in names]
-        self.refused: set[int] = {one.row for one in self.description.refused}
+        self.refused: set[int] = {document.row for document in self.description.refused}
         """The documents without tokens, because they cannot be placed in the text."""
 
     def coded(self, row: int) -> CodedSpans:
+        """The spans of a document as they are stored."""
         return CodedSpans(self.lengths[row], self._escaped[row], self._starts[row])
 
     @property
     def candidate_bytes(self) -> int:
+        """Size of all encoded candidates of the shard."""
         return sum(len(column.values) for column in self._frames[:1])
 
     def frames(self, row: int) -> list[NDArray[Any]]:
-        """The candidates of a document as encoded frames, and their sizes; nothing without any."""
+        """The encoded frames of a document's candidates and the size of each frame in bytes; an
+        empty list if the shard has no candidates."""
         return [column[row] for column in self._frames]
 
     def is_whole(self, row: int) -> bool:
-        """Whether a document matches its checksum."""
+        """Tests a document against its checksum."""
         lists = (self.nll, self.lengths, self._escaped, self._starts, *self._frames)
+        # Damaged offsets would make the slices below reach outside their column.
         if not all(column.is_sound(row) for column in lists):
             return False
         text = self.text_hashes[row].tobytes()
-        given = self.nll[row], self.coded(row), self.unscored[row], *self.frames(row)
-        return _check(text, *given) == int(self.checks[row])
+        content = self.nll[row], self.coded(row), self.unscored[row], *self.frames(row)
+        return _document_checksum(text, *content) == int(self.checks[row])
 
     def is_consistent(self) -> bool:
-        """Whether the description's counts and hash match the content of the shard."""
+        """Tests the counts and the hash of the description against the content of the shard."""
         counts = _counts(len(self.nll.values), self.unscored, len(self.refused))
-        named = texts_hash(bytes(text) for text in self.text_hashes.tolist())
-        return (counts, named) == (self.description.counts, self.description.text_hash)
+        text_hash = texts_hash(bytes(text) for text in self.text_hashes.tolist())
+        return (counts, text_hash) == (self.description.counts, self.description.text_hash)
 
 
 SCORES = StoreKind(KIND, VERSION, UNIT, ScoreShard, "scoring", "score")
@@ -344,57 +355,62 @@ class MatchedScores:
 
     def __init__(self, store: ScoreStore, rows: RowStore, candidates: bool = False) -> None:
         """Reads the shards with refused documents if the shards' hashes match, else all.
-        `candidates`: whether pieces have them."""
+        Args: candidates: decodes the candidates of each piece, too."""
         self.store = store
         self.tokenizers: tuple[str | None, str | None] = (
             rows.manifest.made_from.get("tokenizer"),
             store.manifest.made_from.get("tokenizer"),
         )
-        """`TokenSpans.fingerprint` of those of the rows and of the scores, if known."""
+        """`TokenSpans.fingerprint` of the student's and of the teacher's tokenizer; None for one
+        that the manifests do not name."""
         self._candidates = candidates
         self.missing_documents: int = 0
         self.refused_documents: int = 0
-        """Those that the teacher could not read."""
+        """Number of documents that the teacher could not read."""
         self.missing_share: float = 0.0
-        """Share of the rows' tokens that are in documents without scores, of both kinds."""
+        """Share of the rows' tokens that are in missing or refused documents."""
         self._places: NDArray[np.int64] | None = None  # None: documents have the same numbers
         is_same = rows.text_hashes == store.text_hashes
         if is_same and not store.shards_with_refused():
             return
-        wanted, tokens = rows.documents(store.shards_with_refused() if is_same else None)
-        places = np.arange(len(wanted))
+        hashes, tokens = rows.documents(store.shards_with_refused() if is_same else None)
+        places = np.arange(len(hashes))
         if not is_same:
-            self._places = places = ScoresOfTexts(store).places(wanted)
+            self._places = places = ScoresOfTexts(store).places(hashes)
         missing = (places < 0) & (tokens > 0)
+        # The place of a missing document is -1, so it reads the last entry: not refused.
         refused = np.append(store.is_refused(), False)[places] & (tokens > 0)
         self.missing_documents, self.refused_documents = int(missing.sum()), int(refused.sum())
-        whole = max(1, rows.num_tokens + len(rows))  # the first of a row, too, which is in `tokens`
-        self.missing_share = float(tokens[missing | refused].sum() / whole)
+        # `num_tokens` counts predicted tokens, `tokens` also the first one of each row.
+        num_tokens = max(1, rows.num_tokens + len(rows))
+        self.missing_share = float(tokens[missing | refused].sum() / num_tokens)
 
     def check(self, min_coverage: float, name: str = "the corpus") -> str | None:
-        """How much has no scores, in words; None if nothing. Args: name: of the corpus.
+        """A sentence that says how much of the corpus has no scores; None if all has some.
 
+        Args: name: of the corpus, for the sentence.
         Raises: StoreError if less than `min_coverage` of the tokens are in documents with scores.
         """
-        found = []
+        gaps = []
         if self.missing_documents:
-            found.append(f"{self.missing_documents:,} documents of {name} have no scores here")
+            gaps.append(f"{self.missing_documents:,} documents of {name} have no scores here")
         if self.refused_documents:
-            found.append(f"the teacher could not read {self.refused_documents:,} of {name}")
-        if not found:
+            gaps.append(f"the teacher could not read {self.refused_documents:,} of {name}")
+        if not gaps:
             return None
         share = f"{self.missing_share:.2%} of its tokens"
-        missing = f"{self.store.folder}: {' and '.join(found)} ({share})"
+        message = f"{self.store.folder}: {' and '.join(gaps)} ({share})"
         if 1 - self.missing_share < min_coverage:
             raise StoreError(
-                f"{missing}, and guidance.min_coverage is {min_coverage:.2%}: documents without "
+                f"{message}, and guidance.min_coverage is {min_coverage:.2%}: documents without "
                 "scores were edited or added since the corpus was scored, or it is another corpus; "
                 "run `vocagno score` on it"
             )
-        return missing
+        return message
 
     def piece(self, document: int, first_byte: int, end_byte: int) -> DocumentScores:
-        """Scores of a part of a document of the rows, as `ScoreStore.piece`."""
+        """The scores of the tokens that share text with `[first_byte, end_byte)` of a document of
+        the rows, and of the token after them; `NOT_SCORED` for a document without scores."""
         if self._places is not None:
             document = int(self._places[document])
         if document < 0:
@@ -403,15 +419,15 @@ class MatchedScores:
 
 
 class ScoresOfTexts:
-    """The scores of texts in a store, found by the hash of the text: 32 bytes of memory for each
-    document. It pickles as the store's folder."""
+    """The scores of texts in a store, found by the hash of the text. It takes 32 bytes of memory
+    for each document, and pickles as the store's folder."""
 
     def __init__(self, store: ScoreStore, *, check: bool = True, candidates: bool = False) -> None:
         """Args:
-            check: reads all documents. Otherwise only their hashes are read, which are not checked:
-                a document is, with its hash, when it is read.
-            candidates: whether found scores have them.
-        Raises: StoreError for a damaged document, if they are checked.
+            check: reads and verifies all documents now. Otherwise only their hashes are read, and a
+                document is verified together with its hash when it is first looked up.
+            candidates: decodes the candidates of each document, too.
+        Raises: StoreError for a damaged document if `check` is set.
         """
         self.store = store
         self._candidates = candidates
@@ -425,12 +441,16 @@ class ScoresOfTexts:
         self._sorted = self._hashes[self._order, 0]
 
     def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the folder, and the manifest's hash, which tells stores in one folder apart where
+        pickles are compared (a cache keyed by them)."""
         manifest = (self.store.folder / MANIFEST).read_bytes()
         manifest_hash = hashlib.blake2b(manifest).hexdigest()
-        return _reopened, (str(self.store.folder), manifest_hash, self._candidates)
+        return _open_scores, (str(self.store.folder), manifest_hash, self._candidates)
 
     def places(self, hashes: NDArray[Any]) -> NDArray[np.int64]:
         """The first document with each hash of 16 bytes (`corpus.text_hash`), or -1."""
+        # Sorted by the first eight bytes. Of equal ones the first is compared, so two documents
+        # that share them by chance (one in 2 ** 64) would lose the second, never mix them up.
         words = hashes.view(np.uint64).reshape(-1, 2)
         if not len(self._order):
             return np.full(len(words), -1, np.int64)
@@ -447,6 +467,6 @@ class ScoresOfTexts:
         ]
 
 
-def _reopened(folder: str, _manifest: str, candidates: bool) -> ScoresOfTexts:
-    """The hash of the manifest tells stores in one folder apart where pickles are compared."""
+def _open_scores(folder: str, _manifest_hash: str, candidates: bool) -> ScoresOfTexts:
+    """Opens the store that `ScoresOfTexts.__reduce__` pickled."""
     return ScoresOfTexts(ScoreStore(Path(folder)), candidates=candidates)

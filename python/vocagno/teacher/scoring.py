@@ -1,4 +1,5 @@
-"""Computes a teacher's losses: of texts, and of a corpus, once, into a store.
+"""The configured teacher: builds it from `TeacherConfig`, scores texts with it, and scores a whole
+corpus once into a store of losses.
 
 M: teacher tokens of a document, K: candidates of a token.
 """
@@ -33,7 +34,7 @@ from vocagno.models.loading import (
 )
 from vocagno.system.addresses import path_of
 from vocagno.system.collectives import Together
-from vocagno.teacher.candidates import NONE, Candidates, Scored
+from vocagno.teacher.candidates import NONE, Candidates, ScoredWindow
 from vocagno.teacher.scorer import Scorer, TransformersScorer
 from vocagno.teacher.scores import KIND, SCORES, VERSION, DocumentScores, ScoreStore, write_scores
 from vocagno.teacher.windows import TextReader, Window
@@ -45,20 +46,20 @@ ENGINES: dict[str, str] = {
     "server": "vocagno.integrations.scoring_server:ServerEngine",
 }
 """The `Engine` of each `teacher.engine`, and of `teacher.server`; imported when a run needs it."""
-_ENOUGH = 8_192
-"""Tokens in a quarter of contexts before their losses are compared."""
-_LATE = 1.05
-"""How much larger the losses of the last quarter are beyond chance."""
-_OF_SERVER = "of the server"
-"""In place of a type of weights that only the server knows."""
+_MIN_QUARTER_TOKENS = 8_192
+"""Number of tokens in a quarter of the context from which on its mean loss is compared."""
+_LATE_LOSS_RATIO = 1.05
+"""A mean loss of the last quarter that exceeds the second's by this factor is not chance."""
+_DTYPE_OF_SERVER = "of the server"
+"""Stands in a store's inputs for the type of the weights, which only the server knows."""
 
 
 class ScorerError(InputError):
-    """A scorer gives other candidates than it was asked for."""
+    """A scorer gave no candidates, or others than were requested."""
 
 
 class Teacher:
-    """A tokenizer and a scorer: gives one loss per token of a text."""
+    """A tokenizer and a scorer, which together give each token of a text its loss."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Teacher:
         candidates: int = 0,
     ) -> None:
         """Args:
-        check: called when texts are scored; raises if another model scored them.
+        check: called after each call of `score`; raises if the server now has another model.
         candidates: K of the scorer.
         """
         self.scorer = scorer
@@ -77,15 +78,18 @@ class Teacher:
         self.gives_entropy: bool = getattr(scorer, "gives_entropy", False)
         self.reader = reader
         self._check = check
-        self._is_doubted = False
+        self._has_warned = False
         self._quarters: NDArray[np.float64] = np.zeros((2, 2))
-        """Sum and number of the losses in the second and the last quarter of whole contexts."""
+        """Rows: the second and the last quarter of full contexts. Columns: the sum and the number
+        of their losses."""
 
     def score(
         self, texts: list[str], advance: Advance = lambda fraction, tokens: None
     ) -> list[DocumentScores]:
-        """Losses and spans of each text, read independently; calls `advance` with the progress. A
-        text whose tokens cannot be placed has none, and says why (`DocumentScores.missing`).
+        """Computes losses and spans of each text, read independently of the others.
+
+        A text whose tokens cannot be placed in it has no scores; `DocumentScores.missing` is the
+        reason. `advance` is called with the share and the number of tokens that are done.
 
         Raises: ScorerError if the scorer gives no candidates, or impossible ones.
         """
@@ -103,69 +107,74 @@ class Teacher:
                 ),
                 tokens=tokens.ids.astype(np.int32),
             )
-        scored = 0
-        for number, found in self.scorer.score(windowed.windows):
+        num_scored = 0
+        for number, result in self.scorer.score(windowed.windows):
             rows = windowed.rows[number]
-            losses = found.nll if isinstance(found, Scored) else found
+            losses = result.nll if isinstance(result, ScoredWindow) else result
             nll[rows] = losses
             if candidates is not None:
-                of_window = self._checked(found)
-                candidates.ids[rows], candidates.codes[rows] = of_window.ids, of_window.codes
+                window_scores = self._check_candidates(result)
+                candidates.ids[rows], candidates.codes[rows] = (
+                    window_scores.ids,
+                    window_scores.codes,
+                )
                 if candidates.entropy is not None:
-                    candidates.entropy[rows] = np.asarray(of_window.entropy)
-            self._note_places(windowed.windows[number], losses)
-            scored += len(losses)
-            advance(scored / len(tokens.ids), scored)
+                    candidates.entropy[rows] = np.asarray(window_scores.entropy)
+            self._add_to_quarters(windowed.windows[number], losses)
+            num_scored += len(losses)
+            advance(num_scored / len(tokens.ids), num_scored)
+        # The check follows the losses: a server that changed its model while they were computed
+        # must not leave them in a store.
         if self._check is not None:
             self._check()
-        self._doubt(nll[np.isfinite(nll)])
+        self._warn_if_implausible(nll[np.isfinite(nll)])
         return [
             DocumentScores.none(windowed.refused[number])
             if number in windowed.refused
-            else _scored(
-                tokens.spans[place],
-                nll[place],
-                windowed.is_asked[place],
-                candidates and candidates[place],
+            else _document_scores(
+                tokens.spans[rows],
+                nll[rows],
+                windowed.is_asked[rows],
+                candidates and candidates[rows],
             )
-            for number, place in enumerate(map(tokens.text, range(len(tokens))))
+            for number, rows in enumerate(map(tokens.text, range(len(tokens))))
         ]
 
-    def _checked(self, found: NDArray[np.float32] | Scored) -> Scored:
-        """The candidates of a window. Raises: ScorerError for impossible ones."""
+    def _check_candidates(self, result: NDArray[np.float32] | ScoredWindow) -> ScoredWindow:
+        """Returns the scorer's result for a window if its candidates are possible ones.
+        Raises: ScorerError, which names the scorer, otherwise."""
         name = type(self.scorer).__name__
-        if not isinstance(found, Scored):
+        if not isinstance(result, ScoredWindow):
             raise ScorerError(f"{name}: gives losses without candidates")
-        shape = len(found.nll), self.candidates
-        if not found.ids.shape == found.codes.shape == shape:
+        nll, ids, codes, entropy = result
+        shape = len(nll), self.candidates
+        if not ids.shape == codes.shape == shape:
             raise ScorerError(
-                f"{name}: gives candidates of shape {found.ids.shape} and {found.codes.shape}, "
-                f"expected {shape} (teacher.candidates)"
+                f"{name}: gives candidates of shape {ids.shape} and {codes.shape}, expected "
+                f"{shape} (teacher.candidates)"
             )
-        most = self.reader.spans.vocabulary_size
-        if ((found.ids < -1) | (found.ids >= most)).any() or (
-            (found.ids < 0) != (found.codes == NONE)
-        ).any():
+        num_ids = self.reader.spans.vocabulary_size
+        if ((ids < -1) | (ids >= num_ids)).any() or ((ids < 0) != (codes == NONE)).any():
             raise ScorerError(
-                f"{name}: gives candidates with ids from {found.ids.min()} to {found.ids.max()}; "
-                f"expected ids of its tokenizer, below {most:,}, or -1 with code {NONE}"
+                f"{name}: gives candidates with ids from {ids.min()} to {ids.max()}; expected ids "
+                f"of its tokenizer, below {num_ids:,}, or -1 with code {NONE}"
             )
-        of_codes = [found.codes] if found.entropy is None else [found.codes, found.entropy]
-        if kinds := {str(one.dtype) for one in of_codes} - {"uint8"}:
+        coded_columns = [codes] if entropy is None else [codes, entropy]
+        if wrong_types := {str(column.dtype) for column in coded_columns} - {"uint8"}:
             raise ScorerError(
-                f"{name}: gives codes of type {', '.join(sorted(kinds))}, expected uint8 "
+                f"{name}: gives codes of type {', '.join(sorted(wrong_types))}, expected uint8 "
                 "(vocagno.teacher.candidates.codes_of makes them of nats)"
             )
-        if self.gives_entropy and (found.entropy is None or len(found.entropy) != len(found.nll)):
+        if self.gives_entropy and (entropy is None or len(entropy) != len(nll)):
             raise ScorerError(
                 f"{name}: says that it gives entropies, and gives none of some tokens"
             )
-        return found
+        return result
 
-    def _doubt(self, nll: NDArray[np.float32]) -> None:
-        """Warns once if the losses are worse than guessing, as with ids of another tokenizer, or
-        grow with what the teacher has read, as beyond the length that it was trained on."""
-        if self._is_doubted:
+    def _warn_if_implausible(self, nll: NDArray[np.float32]) -> None:
+        """Warns once if the losses are worse than guessing (ids of another tokenizer), or grow with
+        the number of tokens read (a context longer than the teacher was trained on)."""
+        if self._has_warned:
             return
         guessing = math.log(max(2, self.reader.spans.vocabulary_size))
         (second, last), context = self._quarters, self.reader.context
@@ -175,8 +184,8 @@ class Teacher:
                 f"the mean teacher loss is {nll.mean():.1f} nats per token, worse than guessing "
                 f"({guessing:.1f}): is this its tokenizer, and text that it knows?"
             )
-        elif min(second[1], last[1]) >= _ENOUGH and last[0] / last[1] > (
-            _LATE * second[0] / second[1]
+        elif min(second[1], last[1]) >= _MIN_QUARTER_TOKENS and last[0] / last[1] > (
+            _LATE_LOSS_RATIO * second[0] / second[1]
         ):
             warning = (
                 f"the teacher loses {last[0] / last[1]:.2f} nats a token in the last quarter of "
@@ -184,39 +193,44 @@ class Teacher:
                 f"longer than those that it was trained on? Try teacher.context: {context // 2}"
             )
         if warning:
-            self._is_doubted = True
+            self._has_warned = True
             print(f"warning: {warning}", file=sys.stderr)
 
-    def _note_places(self, window: Window, losses: NDArray[np.float32]) -> None:
+    def _add_to_quarters(self, window: Window, losses: NDArray[np.float32]) -> None:
+        """Adds the losses of a full window to the sums of its second and its last quarter."""
         if len(window.ids) <= self.reader.context:
             return
         quarter = self.reader.context // 4
-        for of_quarter, first in zip(self._quarters, (1, 3), strict=True):
-            start, stop = (max(0, n * quarter - window.asked_from) for n in (first, first + 1))
-            part = losses[start:stop][np.isfinite(losses[start:stop])]
-            of_quarter += part.sum(dtype=np.float64), len(part)
+        # The second quarter is the reference: tokens of the first have too little before them.
+        for sum_and_count, number in zip(self._quarters, (1, 3), strict=True):
+            start, stop = (max(0, n * quarter - window.asked_from) for n in (number, number + 1))
+            finite = losses[start:stop][np.isfinite(losses[start:stop])]
+            sum_and_count += finite.sum(dtype=np.float64), len(finite)
 
 
-def _scored(
+def _document_scores(
     spans: NDArray[np.int32],
     nll: NDArray[np.float32],
     is_asked: NDArray[np.bool_],
     candidates: Candidates | None,
 ) -> DocumentScores:
-    """Tokens that were not requested get no loss. Neither do tokens whose loss is NaN or infinite
-    in float16, the stored type. Tokens without a loss get no candidates."""
+    """Makes the scores of one document as they are stored.
+
+    Tokens that were not requested get no loss. Neither do tokens whose loss is NaN or infinite in
+    float16, the stored type. Tokens without a loss get no candidates.
+    """
     with np.errstate(over="ignore"):
         stored = np.where(is_asked, nll, np.nan).astype(np.float16)
-    failed = ~np.isfinite(stored) & is_asked
+    has_no_loss = ~np.isfinite(stored)
     if candidates is not None:
-        candidates.ids[~np.isfinite(stored)] = -1
-        candidates.codes[~np.isfinite(stored)] = NONE
+        candidates.ids[has_no_loss] = -1
+        candidates.codes[has_no_loss] = NONE
         if candidates.entropy is not None:
-            candidates.entropy[~np.isfinite(stored)] = NONE
+            candidates.entropy[has_no_loss] = NONE
     return DocumentScores(
         spans,
-        np.where(np.isfinite(stored), stored, np.float16(np.nan)),
-        num_unscored=int(failed.sum()),
+        np.where(has_no_loss, np.float16(np.nan), stored),
+        num_unscored=int((has_no_loss & is_asked).sum()),
         candidates=candidates,
     )
 
@@ -225,8 +239,8 @@ def write_scored(
     path: Path, texts: ShardTexts, scores: list[DocumentScores], made_from: dict[str, Any]
 ) -> None:
     """Writes the scores of a shard's texts. Texts that the teacher could not read are refused."""
-    refused = texts.refused({row: one.missing for row, one in enumerate(scores) if one.missing})
-    write_scores(path, texts.hashes, scores, made_from, refused=refused)
+    reasons = {row: document.missing for row, document in enumerate(scores) if document.missing}
+    write_scores(path, texts.hashes, scores, made_from, refused=texts.refused(reasons))
 
 
 def score_corpus(
@@ -243,22 +257,26 @@ def score_corpus(
 
     Args:
         load: called before the first shard is scored, so never if all shards exist.
-        together: processes that share one teacher, not the corpus.
-        part: as `make_store`.
-    Raises: as `make_store`; StoreError for a finished store in which no token has a loss.
+        together: the processes that hold one teacher between them. All of them read every shard;
+            the leading one writes it.
+        part: the shards that this call makes, for `make_store`; None: all of them.
+    Raises: StoreError for a finished store in which no token has a loss, and what `make_store`
+        raises.
     """
-    loaded = cache(load)
+    teacher = cache(load)  # called for each shard, loaded with the first
 
     def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
         if together is not None:
             together.say(shard.first_document)
-        found = corpus.read(shard)
-        write_scored(path, found, loaded().score(found.texts, advance), made_from)
+        texts = corpus.read(shard)
+        write_scored(path, texts, teacher().score(texts.texts, advance), made_from)
 
     if together is not None and not together.leads:
+        # The others only follow: they score each shard that the leading process names, until it
+        # says None, so that the collectives inside the model find all processes.
         shards = {shard.first_document: shard for shard in corpus.shards}
         while (first := together.say(None)) is not None:
-            loaded().score(corpus.read(shards[first]).texts)
+            teacher().score(corpus.read(shards[first]).texts)
         return MakeResult(0, 0, 0.0)
     made = make_store(
         corpus, folder, SCORES, made_from, make, show_progress=show_progress, part=part
@@ -277,8 +295,8 @@ def score_corpus(
 
 
 class ConfiguredTeacher:
-    """A teacher before its weights are loaded. Builds the tokenizer and hashes the weights once, on
-    first use."""
+    """A teacher before its weights are loaded. It builds the tokenizer and hashes the weights once,
+    on first use."""
 
     def __init__(self, config: TeacherConfig, cache: Path, device: torch.device) -> None:
         require(
@@ -290,11 +308,13 @@ class ConfiguredTeacher:
 
     @cached_property
     def spans(self) -> TokenSpans:
+        """The teacher's tokenizer."""
         return teacher_spans(self.config)
 
     @cached_property
     def reader(self) -> TextReader:
-        """Its text reader. Raises: ConfigError if its windows have no room for new tokens."""
+        """Cuts texts into the teacher's windows.
+        Raises: ConfigError if the windows have no room for new tokens."""
         config = self.config
         prefix = teacher_prefix(config, self.spans)
         require(
@@ -308,7 +328,8 @@ class ConfiguredTeacher:
 
     @cached_property
     def engine(self) -> "Engine":
-        """What computes its losses. Raises: ConfigError if a library is missing."""
+        """The library or server that computes the losses.
+        Raises: ConfigError if a library is missing."""
         name = "server" if self.config.server else self.config.engine
         try:
             engine_type: type[Engine] = resolve_name(ENGINES[name])
@@ -320,7 +341,9 @@ class ConfiguredTeacher:
 
     @cached_property
     def made_from(self) -> dict[str, Any]:
-        """The inputs, apart from the text, that determine its scores."""
+        """The inputs, apart from the text, that determine the scores. They are part of the name of
+        a store in the cache, so a key stands here only where it is not the default: another key
+        would make all stores again."""
         config = self.config
         dtype = str(torch_dtype(config.dtype, self.device)).removeprefix("torch.")
         engine = {} if config.engine == "transformers" else {"engine": config.engine}
@@ -331,7 +354,7 @@ class ConfiguredTeacher:
             "prefix": list(teacher_prefix(config, self.spans)),
             "context": config.context,
             "min_context": config.context_before,
-            "dtype": _OF_SERVER if config.server else dtype,
+            "dtype": _DTYPE_OF_SERVER if config.server else dtype,
             "unit": "nats",
             **engine,
             **({"candidates": config.candidates} if config.candidates else {}),
@@ -340,12 +363,14 @@ class ConfiguredTeacher:
         }
 
     def check(self) -> None:
-        """Checks that it can read texts, without its weights. Raises: as `Engine.check`."""
+        """Checks, without loading weights, that this teacher can read texts.
+        Raises: ConfigError, which names an option, if it cannot."""
         self.engine.check()
         _ = self.reader
 
     def load(self, folder: Path | None = None) -> Teacher:
-        """The teacher, to score for a store in `folder`. Raises: StoreError as `Engine.guard`."""
+        """Loads the teacher, to score for a store in `folder`.
+        Raises: StoreError if another model made the scores there (`Engine.guard`)."""
         check = None
         if folder is not None:
             self.engine.guard(folder, note=True)
@@ -353,7 +378,8 @@ class ConfiguredTeacher:
         return Teacher(self.engine.load(), self.reader, check, self.config.candidates)
 
     def scores_folder(self, corpus: Corpus) -> Path:
-        """Its scores of a corpus in the cache. Raises: ConfigError without a model; as `check`."""
+        """The folder in the cache for the scores of a corpus.
+        Raises: ConfigError if no model is configured, or if it cannot read texts."""
         if self.config.model is None and self.config.server is None:
             raise ConfigError("teacher.model: needed to score a corpus")
         self.check()  # before hashing the weights
@@ -367,16 +393,16 @@ class ConfiguredTeacher:
         show_progress: bool,
         part: Part | None = None,
     ) -> tuple[Path, MakeResult]:
-        """Computes what is missing of its scores of a corpus.
+        """Computes what is missing of the scores of a corpus.
 
         Args:
             folder: of the store; default: in the cache.
-            part: as `make_store`.
+            part: the shards that this call makes, for `make_store`; None: all of them.
         Returns: the folder, and what was made.
-        Raises: as `scores_folder`; StoreError if the scores there are of another model than the
-            server has now.
+        Raises: ConfigError if no model is configured, or if it cannot read texts; StoreError if
+            the scores there are of another model than the server has now.
         """
-        default = self.scores_folder(corpus)  # checks before the folder is claimed
+        default = self.scores_folder(corpus)  # checks options before the folder is claimed
         folder = path_of(folder or default)
         load = partial(self.load, folder)
         with Together() if self.config.tensor_parallel else nullcontext() as together:
@@ -396,46 +422,46 @@ class ConfiguredTeacher:
     def scores(
         self, corpus: Callable[[], Corpus], folder: Path | None, *, show_progress: bool
     ) -> ScoreStore:
-        """The store in `folder`, one of `teacher.scores`; None: the one in the cache, made where
-        something is missing.
+        """Opens the store in `folder` (one of `teacher.scores`) or, if that is None, the one in the
+        cache, of which it makes what is missing.
 
-        Args: corpus: called if scores in the cache are wanted.
-        Raises: StoreError if that in `folder` was made by another teacher than the configured one,
-            or by one that read otherwise; as `make_scores`.
+        Args: corpus: called only for scores in the cache.
+        Raises: StoreError if the store in `folder` was made by another teacher than the configured
+            one, or by one with other options; what `make_scores` raises.
         """
         if folder is None:
             return ScoreStore(self.make_scores(corpus(), show_progress=show_progress)[0])
         store = ScoreStore(folder)
-        for what, option, theirs, ours in self._stated(store.manifest.made_from):
-            if theirs not in (None, ours, _OF_SERVER):
+        for label, option, stored, configured in self._explicit_inputs(store.manifest.made_from):
+            if stored not in (None, configured, _DTYPE_OF_SERVER):
                 raise StoreError(
-                    f"teacher.scores: {store.folder} was made with another {what} ({theirs}, now "
-                    f"{ours}); drop teacher.{option} to use these scores, or teacher.scores to "
-                    "score again"
+                    f"teacher.scores: {store.folder} was made with another {label} ({stored}, now "
+                    f"{configured}); drop teacher.{option} to use these scores, or teacher.scores "
+                    "to score again"
                 )
         if self.config.server:
             self.engine.guard(store.folder)
         return store
 
-    def _stated(self, made_from: dict[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:
-        """What the options say of a store's inputs: a word for it, the option, the store's and the
-        options' value. Defaults say nothing."""
+    def _explicit_inputs(self, made_from: dict[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:
+        """Yields the inputs of a store that the options set: a word for the input, the option, the
+        store's value and the option's. An option at its default is compatible with any store."""
         config = self.config
         if config.names_tokenizer:
-            option = next(one for one in ("server", "tokenizer", "model") if getattr(config, one))
+            option = next(key for key in ("server", "tokenizer", "model") if getattr(config, key))
             yield "tokenizer", option, made_from.get("tokenizer", "none"), self.spans.fingerprint
             if config.bos is not None:
                 prefix = list(teacher_prefix(config, self.spans))
                 yield "bos", "bos", made_from.get("prefix"), prefix
         for name in ("context", "min_context", "dtype"):
-            if (ours := getattr(config, name)) != getattr(TeacherConfig, name):
-                yield name.replace("_", " "), name, made_from.get(name), ours
+            if (value := getattr(config, name)) != getattr(TeacherConfig, name):
+                yield name.replace("_", " "), name, made_from.get(name), value
         if config.candidates:
-            theirs = made_from.get("candidates", 0)
-            yield "number of candidates", "candidates", theirs, config.candidates
+            count = made_from.get("candidates", 0)
+            yield "number of candidates", "candidates", count, config.candidates
             if config.sampled is not None:
-                theirs = made_from.get("sampled", False)
-                yield "sampling of candidates", "sampled", theirs, config.sampled
+                is_sampled = made_from.get("sampled", False)
+                yield "sampling of candidates", "sampled", is_sampled, config.sampled
         if config.model is not None:
             yield "teacher", "model", made_from.get("teacher", "none"), self.engine.weights
 
@@ -444,30 +470,31 @@ class Engine:
     """A way to compute a configured teacher's losses: one of `ENGINES`."""
 
     gives_entropy: bool = False
-    """Whether its candidates come with the entropy of the distribution that they are of."""
+    """True if candidates come with the entropy of the teacher's whole distribution."""
 
     def __init__(self, teacher: ConfiguredTeacher) -> None:
         self.teacher = teacher
 
     @cached_property
     def weights(self) -> str:
-        """The identity of the teacher's weights: a hub commit or a hash."""
+        """Identifies the teacher's weights: a hub commit or a hash of the files."""
         return weights_identity(self.teacher.config, self.teacher.cache)
 
     def check(self) -> None:
-        """Raises: ConfigError, which names an option, if its teacher cannot be computed."""
+        """Checks that the teacher can be computed with its options.
+        Raises: ConfigError, which names an option, if not."""
         raise NotImplementedError
 
     def load(self) -> Scorer:
-        """The teacher with its weights."""
+        """Loads the weights."""
         raise NotImplementedError
 
     def guard(self, folder: Path, *, note: bool = False) -> None:
-        """Compares the model with the one that gave the scores in a folder, where `weights` cannot
-        tell them apart.
+        """Compares the model with the one that made the scores in a folder, for engines whose
+        `weights` cannot tell two models apart (a server). Others have nothing to compare.
 
         Args: note: records the model in the folder, if none is recorded there.
-        Raises: StoreError if it is another one.
+        Raises: StoreError if the models differ.
         """
 
 
@@ -487,7 +514,8 @@ class TransformersEngine(Engine):
 def load_scorer(
     config: TeacherConfig, spans: TokenSpans, device: torch.device
 ) -> TransformersScorer:
-    """The configured model of transformers. Raises: ConfigError if the tokenizer has more ids."""
+    """Loads the configured model of transformers as a scorer.
+    Raises: ConfigError if the tokenizer has more ids than the model."""
     model = load_teacher(config, device)
     check_vocabulary(model, spans.vocabulary_size, "teacher.")
     return TransformersScorer(

@@ -1,4 +1,5 @@
-"""Cuts texts into windows of tokens for a teacher, and records the token of each loss.
+"""Cuts texts into windows of tokens that a teacher can read, and records which token each of the
+windows' losses belongs to.
 
 M: tokens of all texts, concatenated.
 """
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 
 MINUS_INFINITY = -9999.0
-"""What vLLM's server writes for a log-probability of minus infinity."""
+"""The number that vLLM's server writes for a log-probability of minus infinity."""
 ROUNDING = 0.1
 """Up to here a log-probability above 0 is rounding: bfloat16 rounds a logit of 20 by 0.06."""
 
@@ -52,8 +53,8 @@ class Window:
     """Losses are requested for `ids[asked_from:]`; at least 1, since the first token has none."""
 
 
-def requesting(windows: Sequence[Window]) -> list[int]:
-    """Numbers of the windows that request losses."""
+def windows_to_score(windows: Sequence[Window]) -> list[int]:
+    """The indices of the windows that request at least one loss."""
     return [n for n, window in enumerate(windows) if window.asked_from < len(window.ids)]
 
 
@@ -64,12 +65,12 @@ class WindowedTexts:
     tokens: TokenizedTexts
     windows: list[Window]
     rows: list[slice]
-    """The tokens that each window's losses belong to."""
+    """For each window, the tokens that its losses belong to."""
     is_asked: NDArray[np.bool_]
-    """(M,) whether a token should get a loss. Excluded are a text's first token without a prefix,
-    and tokens without text (a lone dummy prefix), which guide no student token."""
+    """(M,) True for a token that should get a loss. False for the first token of a text if there is
+    no prefix, and for tokens without text (a lone dummy prefix), which guide no student token."""
     refused: dict[int, str]
-    """The texts without tokens, because they cannot be placed in the text, and why."""
+    """The reason for each text that has no tokens because they cannot be placed in it."""
 
 
 class TextReader:
@@ -97,11 +98,12 @@ class TextReader:
             if not len(self.prefix) and text.stop > text.start:
                 is_asked[text.start] = False
             for cut in cuts(text.stop - text.start, self._capacity, self._min_context):
-                read = np.concatenate([self.prefix, ids[text][cut.start : cut.stop]])
+                window_ids = np.concatenate([self.prefix, ids[text][cut.start : cut.stop]])
+                # Without a prefix the first token of a window is predicted from nothing.
                 asked_from = max(1, len(self.prefix) + cut.score_from - cut.start)
-                windows.append(Window(read, asked_from))
+                windows.append(Window(window_ids, asked_from))
                 stop = text.start + cut.stop
-                rows.append(slice(stop - (len(read) - asked_from), stop))
+                rows.append(slice(stop - (len(window_ids) - asked_from), stop))
         return WindowedTexts(tokens, windows, rows, is_asked, refused)
 
 
@@ -109,13 +111,15 @@ def losses_of(
     log_probabilities: Sequence[float | None] | NDArray[np.float64],
     error: Callable[[str], Exception],
 ) -> NDArray[np.float32]:
-    """(n,) losses in nats; NaN for a log-probability that is missing, NaN or minus infinity, and 0
-    for one that is above 0 by rounding.
+    """(n,) float32: the losses in nats, from log-probabilities that a server or engine gives.
+
+    A log-probability that is missing, NaN or minus infinity gives NaN, and one that is above 0 by
+    rounding gives 0.
 
     Args: error: makes the exception for one that is further above 0.
     """
-    found = np.array(log_probabilities, np.float64)  # None becomes NaN
-    if (found > ROUNDING).any():
-        raise error(f"gives a log-probability of {np.nanmax(found):g}; expected at most 0")
-    losses = np.where(found > MINUS_INFINITY, np.maximum(-found, 0.0), np.nan)
+    log_p = np.array(log_probabilities, np.float64)  # None becomes NaN
+    if (log_p > ROUNDING).any():
+        raise error(f"gives a log-probability of {np.nanmax(log_p):g}; expected at most 0")
+    losses = np.where(log_p > MINUS_INFINITY, np.maximum(-log_p, 0.0), np.nan)
     return losses.astype(np.float32)
