@@ -1,7 +1,7 @@
 """Trains a student under a teacher: `accelerate launch train.py [--config FILE] [--OPTION VALUE]`.
 
-It is `vocagno train`. Without `--config` and `--data.train` it trains the guided student of the
-quickstart, and makes what that needs.
+The script is `vocagno train` with a default: without `--config` and `--data.train` it trains the
+guided student of the quickstart, and first makes the corpus, tokenizers and teacher for that.
 """
 
 import sys

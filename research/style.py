@@ -1,4 +1,4 @@
-"""What the figures have in common: lines, grids, legends."""
+"""Lines, grids and legends that all figures share."""
 
 from typing import Any
 

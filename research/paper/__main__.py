@@ -1,4 +1,4 @@
-"""`python -m research.paper`: Figures 1 to 3 of the paper."""
+"""The command `python -m research.paper`, which draws Figures 1 to 3 of the paper."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAPERS_TEXT = "Probability, Uncertainty"
-"""Of Fig. 2 of arXiv 2503.19123."""
+"""The text of Fig. 2 of arXiv 2503.19123."""
 
 
 class Named(NamedTuple):
@@ -42,55 +42,58 @@ def add_overlap(parser: Any) -> None:
 def overlap(options: Any) -> dict[str, Any] | None:
     """Writes figure and CSV; the overlaps as data, or a table of them."""
     _check_out(options.out)
-    student, others = _student_and_teachers(options)
-    shared = {name: vocabulary_overlap(student.spans, spans) for name, spans in others}
+    student, teacher_tokenizers = _student_and_teachers(options)
+    shared = {name: vocabulary_overlap(student.spans, spans) for name, spans in teacher_tokenizers}
     from research.paper.figures import draw_vocabulary_overlap
 
     figure = draw_vocabulary_overlap(student.name, shared)
     files = _write_figure(
         figure, options.out, lambda path: teachers.write_overlaps(path, student.name, shared)
     )
-    facts = [{"teacher": name, **one.as_dict()} for name, one in shared.items()]
+    facts = [{"teacher": name, **overlap_of.as_dict()} for name, overlap_of in shared.items()]
     data = {"student": student.name, "teachers": facts}
-    rows = [_share_row(name, one) for name, one in shared.items()]
-    return _answer(options, files, data, [[*rows[0]], *([*row.values()] for row in rows)])
+    rows = [_share_row(name, overlap_of) for name, overlap_of in shared.items()]
+    return _report(options, files, data, [[*rows[0]], *([*row.values()] for row in rows)])
 
 
-def _share_row(teacher: str, one: VocabularyOverlap) -> dict[str, str]:
+def _share_row(teacher: str, shared: VocabularyOverlap) -> dict[str, str]:
     return {
         "teacher": teacher,
-        "vocabulary": f"{one.teacher_size:,}",
-        "shared strings": f"{one.shared_strings:,}",
-        "of it": f"{one.string_share:.2%}",
-        "as bytes": f"{one.teacher_byte_share:.1%}",
-        "of the student's": f"{one.student_byte_share:.1%}",
+        "vocabulary": f"{shared.teacher_size:,}",
+        "shared strings": f"{shared.shared_strings:,}",
+        "of it": f"{shared.string_share:.2%}",
+        "as bytes": f"{shared.teacher_byte_share:.1%}",
+        "of the student's": f"{shared.student_byte_share:.1%}",
     }
 
 
 def add_tokens(parser: Any) -> None:
     """Draw how a student and its teachers cut one text, and what is mapped to what (Fig. 2)."""
     _add_student_and_teachers(parser)
-    parser.add_argument("--text", type=str, default=PAPERS_TEXT, help="up to a hundred characters")
+    parser.add_argument(
+        "--text", type=str, default=PAPERS_TEXT, help="A text of at most a hundred characters."
+    )
     _add_out(parser, "tokens.svg")
 
 
 def tokens(options: Any) -> dict[str, Any] | None:
     """Writes figure and CSV; the alignments as data, or a table of their counts."""
     _check_out(options.out)
-    student, others = _student_and_teachers(options)
-    found = align_teachers(student, dict(others), options.text)
+    student, named_teachers = _student_and_teachers(options)
+    alignments = align_teachers(student, dict(named_teachers), options.text)
     from research.paper.figures import draw_tokens
 
     files = _write_figure(
-        draw_tokens(found), options.out, lambda path: teachers.write_aligned(path, found)
+        draw_tokens(alignments), options.out, lambda path: teachers.write_aligned(path, alignments)
     )
     lines = [["tokenizer", "tokens", "1:1", "1:N", "N:1"]]
-    lines += [[student.name, f"{len(found[0].student.ids):,}", "-", "-", "-"]]
-    for one in found:
-        links = (one.counts[link] for link in ("one_to_one", "one_to_many", "many_to_one"))
-        counts = (f"{count:,}" for count in (len(one.teacher.ids), *links))
-        lines.append([one.teacher.tokenizer, *counts])
-    return _answer(options, files, {"teachers": [one.as_dict() for one in found]}, lines)
+    lines += [[student.name, f"{len(alignments[0].student.ids):,}", "-", "-", "-"]]
+    for alignment in alignments:
+        links = (alignment.counts[link] for link in ("one_to_one", "one_to_many", "many_to_one"))
+        counts = (f"{count:,}" for count in (len(alignment.teacher.ids), *links))
+        lines.append([alignment.teacher.tokenizer, *counts])
+    data = {"teachers": [alignment.as_dict() for alignment in alignments]}
+    return _report(options, files, data, lines)
 
 
 def add_granularity(parser: Any) -> None:
@@ -99,9 +102,11 @@ def add_granularity(parser: Any) -> None:
     Mean IoU and IoS in characters, over sequences of a corpus.
     """
     _add_student_and_teachers(parser)
-    parser.add_argument("corpus", type=str, help=CORPUS)
-    parser.add_argument("--seq_len", type=int, default=2_048, help="student tokens of a sequence")
-    parser.add_argument("--limit", type=int, help="documents to read; default: all")
+    parser.add_argument("corpus", type=str, help=f"The corpus: {CORPUS}.")
+    parser.add_argument(
+        "--seq_len", type=int, default=2_048, help="The student tokens of a sequence."
+    )
+    parser.add_argument("--limit", type=int, help="Read only this many documents. Default: all.")
     _add_out(parser, None)
 
 
@@ -111,22 +116,22 @@ def granularity(options: Any) -> dict[str, Any] | None:
         raise InputError(f"--limit: expected at least 1 document, got {options.limit}")
     if options.out is not None:
         _check_out(options.out)
-    found = _measured(*_student_and_teachers(options), options)
+    results = _measure(*_student_and_teachers(options), options)
     files: Sequence[Path] = []
     if options.out is not None:
         from research.paper.figures import draw_granularity
 
         files = _write_figure(
-            draw_granularity(found), options.out, lambda path: levels.write_csv(path, found)
+            draw_granularity(results), options.out, lambda path: levels.write_csv(path, results)
         )
     if options.json:
-        return {"files": [str(file) for file in files], "teachers": [*map(asdict, found)]}
-    print(_levels(found, "IoU"), _levels(found, "IoS"), sep="\n\n")
-    one = found[0]
+        return {"files": [str(file) for file in files], "teachers": [*map(asdict, results)]}
+    print(_level_table(results, "IoU"), _level_table(results, "IoS"), sep="\n\n")
+    first = results[0]
     print(
-        f"means in characters over {one.sequences:,} sequences of {one.seq_len:,} tokens of "
-        f"{one.student} ({one.documents:,} documents; the last {one.left_out_tokens:,} tokens are "
-        "not measured)",
+        f"means in characters over {first.sequences:,} sequences of {first.seq_len:,} tokens of "
+        f"{first.student} ({first.documents:,} documents; the last {first.left_out_tokens:,} "
+        "tokens are not measured)",
         *files,
         sep="\n",
         file=sys.stderr,
@@ -134,19 +139,19 @@ def granularity(options: Any) -> dict[str, Any] | None:
     return None
 
 
-def _measured(student: Named, others: Sequence[Named], options: Any) -> list[Granularity]:
+def _measure(student: Named, named_teachers: Sequence[Named], options: Any) -> list[Granularity]:
     from vocagno.data.corpus import read_batches
 
-    found = []
-    for teacher in others:
-        batches = _first(read_batches(options.corpus), options.limit)
+    results = []
+    for teacher in named_teachers:
+        batches = _first_documents(read_batches(options.corpus), options.limit)
         batches = track_documents(batches, f"{student.name} and {teacher.name}:")
-        one = levels.granularity(student.spans, teacher.spans, batches, seq_len=options.seq_len)
-        found.append(replace(one, student=student.name, teacher=teacher.name))
-    return found
+        result = levels.granularity(student.spans, teacher.spans, batches, seq_len=options.seq_len)
+        results.append(replace(result, student=student.name, teacher=teacher.name))
+    return results
 
 
-def _first(batches: Iterable[list[str]], limit: int | None) -> Iterator[list[str]]:
+def _first_documents(batches: Iterable[list[str]], limit: int | None) -> Iterator[list[str]]:
     """The batches, up to so many documents in all; without a limit, all of them."""
     for texts in batches:
         yield texts[:limit]
@@ -154,20 +159,20 @@ def _first(batches: Iterable[list[str]], limit: int | None) -> Iterator[list[str
             return
 
 
-def _levels(found: Sequence[Granularity], title: str) -> str:
-    """One share; a line a level, a column a teacher."""
-    lines = [[title, *(one.teacher for one in found)]]
-    for of_level in zip(*(one.levels for one in found), strict=True):
-        chunks = of_level[0].chunks
+def _level_table(results: Sequence[Granularity], title: str) -> str:
+    """Makes the table of one share: a line for each level, a column for each teacher."""
+    lines = [[title, *(result.teacher for result in results)]]
+    for row in zip(*(result.levels for result in results), strict=True):
+        chunks = row[0].chunks
         name = "tokens" if chunks is None else f"{chunks:,} chunk{'s'[: chunks != 1]}"
-        lines.append([name, *(f"{getattr(level, title.lower()):.2%}" for level in of_level)])
+        lines.append([name, *(f"{getattr(level, title.lower()):.2%}" for level in row)])
     return in_table(lines)
 
 
 def _add_student_and_teachers(parser: Any) -> None:
-    parser.add_argument("student", type=str, help=f"the student's: {TOKENIZER}")
+    parser.add_argument("student", type=str, help=f"The student's tokenizer: {TOKENIZER}.")
     parser.add_argument(
-        "--teachers", type=str, nargs="+", required=True, metavar="TEACHER", help="tokenizers"
+        "--teachers", type=str, nargs="+", required=True, metavar="TEACHER", help="Tokenizers."
     )
 
 
@@ -175,8 +180,8 @@ def _student_and_teachers(options: Any) -> tuple[Named, list[Named]]:
     """Loads the tokenizers, named. Raises: InputError for a teacher given twice."""
     names = [*short_names([options.student], ""), *short_names(options.teachers, "--teachers")]
     loaded = map(TokenSpans.from_pretrained, [options.student, *options.teachers])
-    student, *others = map(Named, names, loaded)
-    return student, others
+    student, *named_teachers = map(Named, names, loaded)
+    return student, named_teachers
 
 
 def short_names(names: Sequence[str], option: str) -> list[str]:
@@ -205,7 +210,7 @@ def _add_out(parser: Any, default: str | None) -> None:
         "--out",
         type=Path,
         default=default and Path(default),
-        help="file for the figure, .svg or .png; the numbers go next to it, as .csv",
+        help="Draw into this .svg or .png file; the numbers go into a .csv next to it.",
     )
 
 
@@ -227,13 +232,13 @@ def _write_figure(
     return out, data
 
 
-def _answer(
+def _report(
     options: Any,
     files: tuple[Path, Path],
     data: Mapping[str, Any],
     table: Sequence[Sequence[str]],
 ) -> dict[str, Any] | None:
-    """What a command that drew says: the data with `--json`, else a table and the files."""
+    """Returns the data with `--json`; otherwise prints the table and the files that were drawn."""
     if options.json:
         return {"figure": str(files[0]), "data": str(files[1]), **data}
     print(in_table(table))
@@ -250,7 +255,7 @@ main: Program = Program(
         "granularity": Command(add_granularity, granularity),
     },
 )
-"""Runs the command line of the process, or the given words; the exit status."""
+"""Runs the command line of the process, or the arguments passed. Returns the exit status."""
 
 if __name__ == "__main__":
     sys.exit(main())

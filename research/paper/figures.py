@@ -19,7 +19,7 @@ _SHARES = (
     ("student_byte_share", "of the student's, as bytes"),
 )
 _HEIGHT = 0.26
-"""Of a bar; teachers are 1 apart."""
+"""The height of a bar. The bars of two teachers are 1 apart."""
 _LINKS = {
     Link.ONE_TO_ONE: Kind("1:1", GREY, "-", 1.1),
     Link.ONE_TO_MANY: Kind("1:N (one of the student's, N of the teacher's)", COLOURS[1], "-", 1.7),
@@ -27,26 +27,26 @@ _LINKS = {
     Link.UNMAPPED: Kind("unmapped", GREY, ":", 1.0, "white"),
 }
 _GAP = 1.6
-"""Between the last number of chunks and the token level, in doublings."""
+"""The distance from the last number of chunks to the token level, in doublings."""
 _SPREAD = 0.22
-"""Between the teachers at token level, where they have much the same values."""
+"""The distance of two teachers at token level, where they have nearly the same values."""
 
 
-def draw_vocabulary_overlap(student: str, found: Mapping[str, VocabularyOverlap]) -> Figure:
+def draw_vocabulary_overlap(student: str, overlaps: Mapping[str, VocabularyOverlap]) -> Figure:
     """Draws the shared part of the vocabularies, three bars a teacher, first teacher on top
     (Fig. 1)."""
-    figure = Figure(figsize=(7.2, 1.3 + 0.75 * len(found)), layout="constrained")
+    figure = Figure(figsize=(7.2, 1.3 + 0.75 * len(overlaps)), layout="constrained")
     panel = figure.subplots()
     for index, (share, label) in enumerate(_SHARES):
-        values = [getattr(one, share) for one in found.values()]
-        places = [row + (index - 1) * _HEIGHT for row in range(len(found))]
-        bars = panel.barh(places, values, _HEIGHT * 0.92, color=COLOURS[index], label=label)
+        values = [getattr(overlap, share) for overlap in overlaps.values()]
+        heights = [row + (index - 1) * _HEIGHT for row in range(len(overlaps))]
+        bars = panel.barh(heights, values, _HEIGHT * 0.92, color=COLOURS[index], label=label)
         panel.bar_label(bars, [f"{100 * value:.3g}%" for value in values], padding=2, fontsize=8)
     panel.set_xlim(0, 1.12)  # room for "100%"
     panel.set_xticks([0, 0.25, 0.5, 0.75, 1])
     panel.xaxis.set_major_formatter(PercentFormatter(1))
-    panel.set_yticks(range(len(found)), list(map(plain, found)))
-    panel.set_ylim(len(found) - 0.5, -0.5)
+    panel.set_yticks(range(len(overlaps)), list(map(plain, overlaps)))
+    panel.set_ylim(len(overlaps) - 0.5, -0.5)
     panel.set_xlabel(f"shared part of the vocabularies of {plain(student)} and teacher")
     tidy(panel)
     panel.grid(visible=False, axis="y")
@@ -55,33 +55,33 @@ def draw_vocabulary_overlap(student: str, found: Mapping[str, VocabularyOverlap]
     return figure
 
 
-def draw_tokens(found: Sequence[AlignedText]) -> Figure:
+def draw_tokens(alignments: Sequence[AlignedText]) -> Figure:
     """Draws one text under a student's tokenizer and, below it, under each teacher's (Fig. 2). The
     kind of a line says how many tokens it connects.
 
     Raises: InputError for a text without tokens, too long, or with characters that the fonts lack.
     """
     pairs = []
-    for one in found:
-        kinds = [_LINKS[Link(kind)] for kind in one.links.tolist()]
-        names = one.student.tokenizer, one.teacher.tokenizer
-        pairs.append(Pair(names, one.passage(""), kinds))
+    for alignment in alignments:
+        kinds = [_LINKS[Link(kind)] for kind in alignment.links.tolist()]
+        names = alignment.student.tokenizer, alignment.teacher.tokenizer
+        pairs.append(Pair(names, alignment.passage(""), kinds))
     return draw_pairs(pairs, [kind for link, kind in _LINKS.items() if link != Link.UNMAPPED])
 
 
-def draw_granularity(found: Sequence[Granularity]) -> Figure:
+def draw_granularity(results: Sequence[Granularity]) -> Figure:
     """Draws mean IoU and IoS, a line a teacher; all with one student and the same levels (Fig.
     3)."""
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for panel, title, share in zip(panels, ("IoU", "IoS"), ("iou", "ios"), strict=True):
-        for index, one in enumerate(found):
-            places = _places(one)
-            places[-1] += (index - (len(found) - 1) / 2) * min(_SPREAD, 1 / len(found))
-            values = [getattr(level, share) for level in one.levels]
-            _draw_line(panel, places, values, index, one.teacher)
-        _name_levels(panel, found[0])
-        panel.set_title(f"{title} with {plain(found[0].student)}", fontsize=11)
+        for index, result in enumerate(results):
+            positions = _level_positions(result)
+            positions[-1] += (index - (len(results) - 1) / 2) * min(_SPREAD, 1 / len(results))
+            values = [getattr(level, share) for level in result.levels]
+            _draw_line(panel, positions, values, index, result.teacher)
+        _name_levels(panel, results[0])
+        panel.set_title(f"{title} with {plain(results[0].student)}", fontsize=11)
         panel.set_ylim(0, 1.04)
         panel.yaxis.set_major_formatter(PercentFormatter(1))
         tidy(panel)
@@ -91,26 +91,26 @@ def draw_granularity(found: Sequence[Granularity]) -> Figure:
 
 
 def _draw_line(
-    panel: Axes, places: Sequence[float], values: Sequence[float], index: int, name: str
+    panel: Axes, positions: Sequence[float], values: Sequence[float], index: int, name: str
 ) -> None:
-    """The chunks as a line; the token level as only a marker."""
+    """Draws the levels of chunks as a line, and the token level as a marker."""
     # The first ones are wide and their markers large, so that they show behind others like them.
     size = max(4.0, 8.0 - 1.5 * index)
     style = line_style(index) | {"markersize": size, "linewidth": size / 3.5}
     style["markerfacecolor"] = "none"
-    panel.plot(places[:-1], values[:-1], **style, label=plain(name))
-    panel.plot(places[-1:], values[-1:], **style | {"linestyle": ""})
+    panel.plot(positions[:-1], values[:-1], **style, label=plain(name))
+    panel.plot(positions[-1:], values[-1:], **style | {"linestyle": ""})
 
 
-def _places(one: Granularity) -> list[float]:
-    """Where the levels stand: at the logarithm of their number of chunks, tokens at the end."""
-    places = [math.log2(level.chunks) for level in one.levels if level.chunks]
-    return [*places, max(places, default=0.0) + _GAP]
+def _level_positions(result: Granularity) -> list[float]:
+    """Places levels at the logarithm of their number of chunks, the token level at the end."""
+    positions = [math.log2(level.chunks) for level in result.levels if level.chunks]
+    return [*positions, max(positions, default=0.0) + _GAP]
 
 
-def _name_levels(panel: Axes, one: Granularity) -> None:
-    names = [str(level.chunks or "token") for level in one.levels]
-    places = _places(one)
-    panel.set_xticks(places, names, fontsize=8)
-    panel.axvline(places[-1] - _GAP / 2, color="#999999", linewidth=0.8, linestyle=":")
-    panel.set_xlabel(f"chunks of a sequence of {one.seq_len:,} student tokens")
+def _name_levels(panel: Axes, result: Granularity) -> None:
+    names = [str(level.chunks or "token") for level in result.levels]
+    positions = _level_positions(result)
+    panel.set_xticks(positions, names, fontsize=8)
+    panel.axvline(positions[-1] - _GAP / 2, color="#999999", linewidth=0.8, linestyle=":")
+    panel.set_xlabel(f"chunks of a sequence of {result.seq_len:,} student tokens")

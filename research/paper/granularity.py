@@ -1,4 +1,4 @@
-"""How well equal chunks of two token sequences meet, against tokens aligned by their text.
+"""Measures how well equal chunks of two token sequences meet, and tokens aligned by their text.
 
 Source: Fig. 3, sections 2 and 6.1 of arXiv 2503.19123.
 """
@@ -30,12 +30,12 @@ class Level:
     ios: float
     """Mean |s ∩ t| / |s|."""
     counted: int
-    """Over how many chunks or tokens."""
+    """The number of chunks or tokens that the means are over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Granularity:
-    """What chunks and tokens of a student and a teacher share, at each granularity."""
+    """The text that chunks and tokens of a student and a teacher share, at each granularity."""
 
     student: str
     teacher: str
@@ -45,7 +45,7 @@ class Granularity:
     sequences: int
     student_tokens: int
     teacher_tokens: int
-    """Of all sequences; one that two sequences share counts in both."""
+    """Teacher tokens of all sequences. A token that two sequences share counts in both."""
     left_out_tokens: int
     """Student tokens of the last, shorter sequence, which is not measured."""
     levels: list[Level]
@@ -85,9 +85,9 @@ def write_csv(path: Path, results: Sequence[Granularity]) -> None:
     """Writes the levels of all teachers; `chunks` is "token" at token level."""
     header = ("student", "teacher", "seq_len", "chunks", "iou", "ios", "counted")
     lines: list[Sequence[object]] = [header]
-    for found in results:
-        names = found.student, found.teacher, found.seq_len
-        for level in found.levels:
+    for result in results:
+        names = result.student, result.teacher, result.seq_len
+        for level in result.levels:
             shares = f"{level.iou:.6f}", f"{level.ios:.6f}"
             lines.append([*names, level.chunks or "token", *shares, level.counted])
     write_table(path, lines)
@@ -101,10 +101,10 @@ class _Means:
     ios: float = 0.0
     counted: int = 0
 
-    def add(self, found: Overlap) -> None:
-        self.iou += float(np.nansum(found.iou))
-        self.ios += float(np.nansum(found.ios))
-        self.counted += len(found.ios) - int(np.count_nonzero(np.isnan(found.ios)))
+    def add(self, shares: Overlap) -> None:
+        self.iou += float(np.nansum(shares.iou))
+        self.ios += float(np.nansum(shares.ios))
+        self.counted += len(shares.ios) - int(np.count_nonzero(np.isnan(shares.ios)))
 
     def level(self, chunks: int | None) -> Level:
         count = max(1, self.counted)
@@ -120,23 +120,25 @@ class _Meter:
         self._token_means = _Means()
         self._documents = self._sequences = self._teacher_tokens = 0
         self._characters = 0
-        """Of all texts so far."""
+        """The characters of all texts so far."""
         self._student = self._teacher = np.empty((0, 2), np.int64)
         """Spans of what is not measured yet; of the teacher's, perhaps some more before them."""
 
     def add(self, texts: Sequence[str], student: TokenizedTexts, teacher: TokenizedTexts) -> None:
-        added = (in_characters(tokens, texts) + self._characters for tokens in (student, teacher))
-        left, right = map(np.concatenate, zip((self._student, self._teacher), added, strict=True))
+        new_student = in_characters(student, texts) + self._characters
+        new_teacher = in_characters(teacher, texts) + self._characters
+        student_spans = np.concatenate([self._student, new_student])
+        teacher_spans = np.concatenate([self._teacher, new_teacher])
         self._documents += len(texts)
         self._characters += sum(map(len, texts))
-        if whole := len(left) // self._seq_len:
-            measured, left = np.split(left, [whole * self._seq_len])
-            self._measure(measured, right)
-            right = _from_last_token(right, measured)
-        self._student, self._teacher = left, right
+        if num_sequences := len(student_spans) // self._seq_len:
+            measured, student_spans = np.split(student_spans, [num_sequences * self._seq_len])
+            self._measure(measured, teacher_spans)
+            teacher_spans = _from_last_token(teacher_spans, measured)
+        self._student, self._teacher = student_spans, teacher_spans
 
     def _measure(self, student: Int64, teacher: Int64) -> None:
-        """Whole sequences of the student, and the teacher tokens of their text at least."""
+        """Adds whole sequences of the student. `teacher` covers at least their text."""
         self._token_means.add(overlap(student, teacher, align(student, teacher)))
         firsts = np.arange(0, len(student), self._seq_len)
         texts = _extents(student, np.stack([firsts, firsts + self._seq_len], axis=1))
@@ -145,9 +147,9 @@ class _Meter:
         self._sequences += len(texts)
         self._teacher_tokens += int(sizes.sum())
         for count, means in self._chunk_means.items():
-            own = firsts[:, None] + chunk_boundaries(self._seq_len, count)
-            other = rows[:, :1] + np.stack([chunk_boundaries(size, count) for size in sizes])
-            means.add(_overlap_of_chunks(student, own, teacher, other))
+            student_cuts = firsts[:, None] + chunk_boundaries(self._seq_len, count)
+            teacher_cuts = rows[:, :1] + np.stack([chunk_boundaries(size, count) for size in sizes])
+            means.add(_overlap_of_chunks(student, student_cuts, teacher, teacher_cuts))
 
     def result(self, student: str, teacher: str) -> Granularity:
         if not self._sequences:
@@ -171,12 +173,19 @@ class _Meter:
         )
 
 
-def _overlap_of_chunks(student: Int64, own: Int64, teacher: Int64, other: Int64) -> Overlap:
-    """Each chunk of the student with the teacher's of the same number, for S sequences. Both have
-    (S, chunks + 1) boundaries in the spans."""
-    chunks = own.shape[1] - 1
-    pairs = [np.stack([cuts[:, :-1], cuts[:, 1:]], axis=2).reshape(-1, 2) for cuts in (own, other)]
-    numbers = np.arange(own.shape[0] * chunks, dtype=np.int32)
+def _overlap_of_chunks(
+    student: Int64, student_cuts: Int64, teacher: Int64, teacher_cuts: Int64
+) -> Overlap:
+    """Compares each chunk of the student with the teacher's of the same number, for S sequences.
+
+    Both have (S, chunks + 1) cuts, which are rows of the spans.
+    """
+    chunks = student_cuts.shape[1] - 1
+    pairs = [
+        np.stack([cuts[:, :-1], cuts[:, 1:]], axis=2).reshape(-1, 2)
+        for cuts in (student_cuts, teacher_cuts)
+    ]
+    numbers = np.arange(student_cuts.shape[0] * chunks, dtype=np.int32)
     # Each sequence is a text of its own: teacher tokens that two of them share, nested ones say,
     # would stand out of order.
     sequences = np.arange(0, len(numbers) + 1, chunks)
@@ -186,24 +195,24 @@ def _overlap_of_chunks(student: Int64, own: Int64, teacher: Int64, other: Int64)
 
 
 def _extents(spans: Int64, ranges: Int64) -> Int64:
-    """From the start of the first token with text to the end of the last, of each range of rows.
+    """Finds the text of each range of rows: from its first token with text to its last.
 
-    (0, 0) where there is none. The spans are in order, but for the empty ones.
+    A range without text gives (0, 0). The spans are in order, but for the empty ones.
     """
     filled = np.flatnonzero(spans[:, 0] < spans[:, 1])
     first, stop = np.searchsorted(filled, ranges.T)
     extents = np.zeros((len(ranges), 2), np.int64)
-    some = first < stop
-    extents[some, 0] = spans[filled[first[some]], 0]
-    extents[some, 1] = spans[filled[stop[some] - 1], 1]
+    has_text = first < stop
+    extents[has_text, 0] = spans[filled[first[has_text]], 0]
+    extents[has_text, 1] = spans[filled[stop[has_text] - 1], 1]
     return extents
 
 
 def _from_last_token(teacher: Int64, measured: Int64) -> Int64:
-    """The teacher's tokens from the first that the student's next one could share text with.
+    """Drops the teacher's tokens that the student's next token cannot share text with.
 
-    No token starts before the one in front of it, so that is one that ends behind the start of the
-    last token measured.
+    No token starts before the one in front of it, so the tokens that stay begin with the first one
+    that ends behind the start of the last token measured.
     """
     starts = measured[measured[:, 0] < measured[:, 1], 0]
     if not len(starts):

@@ -1,4 +1,4 @@
-"""A student next to several teachers: shared vocabularies, one text aligned to each."""
+"""Compares a student with several teachers: shared vocabularies, and one text aligned to each."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,40 +15,46 @@ COLUMNS = (
     *("student", "teacher", "row", "token", "id", "start", "end", "link", "first", "stop"),
     "teacher_tokens",
 )
-"""Of the CSV, with a line for each student token and teacher. `start` and `end` are in bytes.
-`first` and `stop` are a half-open range of the teacher's tokens, in `teacher_tokens` as JSON."""
+"""The columns of the CSV, which has a line for each student token and teacher. `start` and `end`
+are in bytes. `first` and `stop` are a half-open range of the teacher's tokens, which
+`teacher_tokens` holds as JSON."""
 
 
-def write_overlaps(path: Path, student: str, found: Mapping[str, VocabularyOverlap]) -> None:
+def write_overlaps(path: Path, student: str, overlaps: Mapping[str, VocabularyOverlap]) -> None:
     """Writes counts and shares of all teachers, at least one (Fig. 1 of arXiv 2503.19123)."""
-    rows = [{"student": student, "teacher": name, **one.as_dict()} for name, one in found.items()]
+    rows = [
+        {"student": student, "teacher": name, **overlap.as_dict()}
+        for name, overlap in overlaps.items()
+    ]
     write_table(path, [[*rows[0]], *([*row.values()] for row in rows)])
 
 
 def align_teachers(
     student: tuple[str, TokenSpans], teachers: Mapping[str, TokenSpans], text: str
 ) -> list[AlignedText]:
-    """Aligns a text once for each teacher. The results have the given names of the tokenizers."""
+    """Aligns a text once for each teacher. The results carry the names passed here."""
     name, spans = student
-    found = []
-    for other, teacher in teachers.items():
-        one = align_text(spans, teacher, text)
-        sides = (replace(one.student, tokenizer=name), replace(one.teacher, tokenizer=other))
-        found.append(replace(one, student=sides[0], teacher=sides[1]))
-    return found
+    alignments = []
+    for teacher_name, teacher in teachers.items():
+        alignment = align_text(spans, teacher, text)
+        named_student = replace(alignment.student, tokenizer=name)
+        named_teacher = replace(alignment.teacher, tokenizer=teacher_name)
+        alignments.append(replace(alignment, student=named_student, teacher=named_teacher))
+    return alignments
 
 
-def write_aligned(path: Path, found: Sequence[AlignedText]) -> None:
+def write_aligned(path: Path, alignments: Sequence[AlignedText]) -> None:
     """Writes a line for each student token and teacher under `COLUMNS`."""
-    write_table(path, [COLUMNS, *(line for one in found for line in _aligned_lines(one))])
+    lines = (line for alignment in alignments for line in _aligned_lines(alignment))
+    write_table(path, [COLUMNS, *lines])
 
 
-def _aligned_lines(one: AlignedText) -> Iterator[list[Any]]:
-    names = one.student.tokenizer, one.teacher.tokenizer
-    mapping = one.mapping.tolist()
-    for row, (token, (first, stop)) in enumerate(zip(one.student.rows, mapping, strict=True)):
+def _aligned_lines(alignment: AlignedText) -> Iterator[list[Any]]:
+    names = alignment.student.tokenizer, alignment.teacher.tokenizer
+    mapping = alignment.mapping.tolist()
+    for row, (token, (first, stop)) in enumerate(zip(alignment.student.rows, mapping, strict=True)):
         mapped: list[Any] = [None, None, None]
         if first >= 0:
-            tokens = one.teacher.tokens[first:stop]
+            tokens = alignment.teacher.tokens[first:stop]
             mapped = [first, stop, json.dumps(tokens, ensure_ascii=False)]
-        yield [*names, row, *token, Link(one.links[row]).name.lower(), *mapped]
+        yield [*names, row, *token, Link(alignment.links[row]).name.lower(), *mapped]

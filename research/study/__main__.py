@@ -1,4 +1,4 @@
-"""`python -m research.study`: many training runs, carried out and compared."""
+"""The command `python -m research.study`, which carries out training runs and compares them."""
 
 import math
 import sys
@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from research.study.comparison import compared, markdown
+from research.study.comparison import compare_variants, markdown
 from research.study.measured import Measured, write_runs
 from research.study.plan import Plan, read_plan, slug
 from vocagno.config.arguments import Command
@@ -23,35 +23,43 @@ def add_study(parser: Any) -> None:
     A finished one measures only what is missing of what the plan asks for; answers at steps of the
     training (`questions_every`) only where the run kept its checkpoints.
     """
-    parser.add_argument("plan", type=Path, help="YAML file, as in configs/study")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the study")
     parser.add_argument(
-        "--set", type=str, nargs="+", default=[], metavar="NAME=VALUE", help="options of all runs"
+        "plan", type=Path, help="The YAML file of the plan, such as those in configs/study."
+    )
+    parser.add_argument("--out", type=Path, required=True, help="The folder of the study.")
+    parser.add_argument(
+        "--set", type=str, nargs="+", default=[], metavar="NAME=VALUE", help="Options of all runs."
     )
     parser.add_argument(
         "--only",
         type=str,
         nargs="+",
         metavar="NAME",
-        help="variants to carry out, with those that they are compared with; default: all",
+        help="Carry out these variants and those that they are compared with. Default: all.",
     )
     parser.add_argument(
-        "--seeds", type=int, nargs="+", metavar="N", help="default: those of the plan"
+        "--seeds",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="Train with these seeds. Default: those of the plan.",
     )
     parser.add_argument(
-        "--to", type=Path, help="folder for tables and figures; default: that of the study"
+        "--to", type=Path, help="The folder for tables and figures. Default: --out."
     )
     parser.add_argument(
-        "--report", action="store_true", help="compare what is measured so far; carry out nothing"
+        "--report",
+        action="store_true",
+        help="Compare what is measured so far, and carry out nothing.",
     )
 
 
 def study(options: Any) -> dict[str, Any] | None:
-    """Carries out and compares; every run as data, or the tables."""
+    """Carries out and compares the runs. Returns every run as data, or prints the tables."""
     from research.study.carrying_out import carry_out, measured_so_far
     from vocagno.system.signals import terminable
 
-    plan, extra = read_plan(options.plan), _given(options.set)
+    plan, extra = read_plan(options.plan), _parse_options(options.set)
     if options.only:
         plan = plan.only(options.only)
     if options.seeds:
@@ -72,7 +80,7 @@ def study(options: Any) -> dict[str, Any] | None:
 
 
 def _finite(value: Any) -> Any:
-    """The same with null for NaN and infinite numbers, which JSON does not have."""
+    """Replaces NaN and infinite numbers, which JSON does not have, by None."""
     if isinstance(value, dict):
         return {name: _finite(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -80,24 +88,25 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _given(words: Sequence[str]) -> dict[str, str]:
-    given = {}
+def _parse_options(words: Sequence[str]) -> dict[str, str]:
+    """Splits each NAME=VALUE of --set. Raises: InputError for a word without `=`."""
+    extra = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
             raise InputError(f"--set: expected NAME=VALUE, as train.steps=100, got {word!r}")
-        given[name] = value
-    return given
+        extra[name] = value
+    return extra
 
 
 def _write(plan: Plan, measured: Sequence[Measured], folder: Path) -> list[Path]:
-    """Tables in Markdown, every run as CSV, a figure for each table."""
+    """Writes the tables in Markdown, every run as CSV, and a figure for each table."""
     from research.study.figure import draw_study
     from vocagno.views.figure import save
 
     text, figures = [], []
     for title, names in plan.tables.items():
-        rows = compared(plan, measured, names)
+        rows = compare_variants(plan, measured, names)
         if not rows:
             continue
         figures.append(folder / f"{slug(title)}.svg")
@@ -110,7 +119,7 @@ def _write(plan: Plan, measured: Sequence[Measured], folder: Path) -> list[Path]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line of the process, or the given words; the exit status."""
+    """Runs the command line of the process, or the arguments passed. Returns the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     return exit_status(lambda: Command(add_study, study)("python -m research.study", words))
 

@@ -1,4 +1,4 @@
-"""What the runs of a study need before the first of them."""
+"""The corpora and tokenizers that the runs of a study need before the first of them."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def make_assets(plan: Plan, train: str, out: Path) -> None:
 
 
 def _make_quickstart(plan: Plan, out: Path) -> None:
-    """The quickstart's corpus with other shares of junk, and the quickstart's own inputs."""
+    """Makes the quickstart's inputs, and its corpus with other shares of junk."""
     from vocagno.quickstart import students
 
     for fraction in plan.noise:
@@ -47,7 +47,7 @@ def _make_noisy(made_from: dict[str, Any], folder: Path) -> None:
     from vocagno.quickstart.problems import write_corpus
 
     if folder.is_dir():
-        before = _recorded(folder / _MADE_FROM)
+        before = _read_origin(folder / _MADE_FROM)
         for name, value in made_from.items():
             if before.get(name) != value:
                 raise ConfigError(
@@ -56,6 +56,7 @@ def _make_noisy(made_from: dict[str, Any], folder: Path) -> None:
                     "runs that read it"
                 )
         return
+    # Renamed when it is complete, so that a folder with the final name is never a part.
     unfinished = folder.with_name(f"{folder.name}.tmp")
     write_corpus(
         unfinished,
@@ -69,8 +70,8 @@ def _make_noisy(made_from: dict[str, Any], folder: Path) -> None:
     unfinished.rename(folder)
 
 
-def _recorded(path: Path) -> dict[str, Any]:
-    """What an asset was made from. Raises: InputError for a missing or damaged file."""
+def _read_origin(path: Path) -> dict[str, Any]:
+    """Reads what an asset was made from. Raises: InputError for a missing or damaged file."""
     try:
         return dict(json.loads(path.read_bytes()))
     except (OSError, TypeError, ValueError) as error:
@@ -78,7 +79,7 @@ def _recorded(path: Path) -> dict[str, Any]:
 
 
 def _make_tokenizer(name: str, text: str, vocabulary: int, folder: Path) -> None:
-    """One of the family of the quickstart's student, learned from other text."""
+    """Makes a tokenizer of the family of the quickstart's student, learned from other text."""
     from vocagno.data.corpus import read_batches
     from vocagno.quickstart.tokenizers import save_student_tokenizer
 
@@ -87,7 +88,7 @@ def _make_tokenizer(name: str, text: str, vocabulary: int, folder: Path) -> None
         raise InputError(f"tokenizers: {name}: {text}: no such file to learn from")
     learned_from = {"text": file_digest(source), "vocabulary": vocabulary}
     if folder.is_dir():
-        if _recorded(folder / _LEARNED_FROM) != learned_from:
+        if _read_origin(folder / _LEARNED_FROM) != learned_from:
             raise ConfigError(
                 f"tokenizers: {name}: the tokenizer in {folder} was learned from another text, or "
                 "has another number of ids; choose another --out"

@@ -12,8 +12,13 @@ from pathlib import Path
 from research.study.assets import make_assets
 from research.study.measured import ENOUGH, MEASURED, Measured, read_measured, write_measured
 from research.study.plan import Plan, Run
+from research.study.requirements import (
+    Requirements,
+    check_measurable,
+    requirements_of,
+    steps_before,
+)
 from research.study.training_process import train, wait_until_free
-from research.study.wanted import Wanted, check_measurable, steps_before, wanted_by
 from vocagno.config.options import Config
 from vocagno.errors import ConfigError, InputError
 from vocagno.system.progress import Progress
@@ -29,74 +34,81 @@ def carry_out(plan: Plan, out: Path, extra: Mapping[str, str], *, show: bool) ->
         cannot be measured any more of a run that is finished.
     """
     runs = plan.runs(out, extra)
-    configs = {run.name: _checked(run) for run in runs}
+    configs = {run.name: _parse_and_check(run) for run in runs}
     baseline = next(run for run in runs.variants if run.variant == plan.baseline)
     if plan.questions is not None and plan.questions.is_file():
-        wanted_by(plan)  # wrong ones are refused before a teacher is trained
+        requirements_of(plan)  # wrong ones are refused before a teacher is trained
     out.mkdir(parents=True, exist_ok=True)
     make_assets(plan, configs[baseline.name].data.one_corpus, out)  # they may be the questions
-    wanted = wanted_by(plan)
+    requirements = requirements_of(plan)
     for run in runs:
         if _is_trained(run):
-            check_measurable(run, wanted)
+            check_measurable(run, requirements)
     with Progress("studying", len(configs), unit="runs", show=show) as progress:
-        found: dict[str, Measured] = {}
+        measured: dict[str, Measured] = {}
         for stage in runs.stages():
-            _carry_out(stage, out, wanted, progress, found)
-    return [found[run.name] for run in runs.variants]
+            _carry_out(stage, out, requirements, progress, measured)
+    return [measured[run.name] for run in runs.variants]
 
 
 def _carry_out(
-    stage: list[Run], out: Path, wanted: Wanted, progress: Progress, found: dict[str, Measured]
+    stage: list[Run],
+    out: Path,
+    requirements: Requirements,
+    progress: Progress,
+    measured: dict[str, Measured],
 ) -> None:
-    """Runs that do not need one another; what is measured goes to `found`."""
-    named = {run.name: run for run in stage}
+    """Carries out runs that do not need one another. The results go to `measured`, by name."""
+    runs = {run.name: run for run in stage}
 
     def done(name: str) -> bool:
-        run = named[name]
-        return _is_trained(run) and wanted.is_all_in(read_measured(run.folder))
+        run = runs[name]
+        return _is_trained(run) and requirements.is_all_in(read_measured(run.folder))
 
     def make(name: str) -> None:
-        progress.at(len(found), name)
-        _measure(named[name], wanted)
+        progress.at(len(measured), name)
+        _measure(runs[name], requirements)
 
     def report(name: str) -> None:
-        found[name] = read_measured(named[name].folder)
-        progress.at(len(found), name)
+        measured[name] = read_measured(runs[name].folder)
+        progress.at(len(measured), name)
 
-    share(list(named), out, done=done, make=make, report=report)
+    share(list(runs), out, done=done, make=make, report=report)
 
 
 def measured_so_far(plan: Plan, out: Path, extra: Mapping[str, str]) -> list[Measured]:
-    """What is measured of a study that may not be complete. Answers to other questions than the
-    plan's, or at other steps, are omitted, and stderr says so.
+    """Collects what is measured of a study that may not be complete.
+
+    Answers to other questions than the plan's, or at other steps, are omitted; stderr says so.
 
     Raises: ConfigError for a run that was carried out by another plan.
     """
     runs = [run for run in plan.runs(out, extra).variants if _is_trained(run)]
     for run in runs:
-        _checked(run)
+        _parse_and_check(run)
     has_questions = plan.questions is not None and plan.questions.is_file()
-    wanted = wanted_by(plan) if has_questions else Wanted(confidence=plan.confidence)
-    found = []
+    requirements = (
+        requirements_of(plan) if has_questions else Requirements(confidence=plan.confidence)
+    )
+    comparable = []
     for run in runs:
         measured = read_measured(run.folder)
-        found.append(wanted.comparable(measured))
-        if found[-1] != measured:
+        comparable.append(requirements.comparable(measured))
+        if comparable[-1] != measured:
             print(
                 f"{run.name}: was asked other questions, or at other steps, or how sure it is of "
                 "another number of tokens than the plan has: that is omitted here",
                 file=sys.stderr,
             )
-    return found
+    return comparable
 
 
 def _is_trained(run: Run) -> bool:
     return (run.folder / MEASURED).is_file()
 
 
-def _checked(run: Run) -> Config:
-    """The configuration of a run; if it was begun before, that of then."""
+def _parse_and_check(run: Run) -> Config:
+    """Parses the configuration of a run, which has to be that of a run begun before."""
     from vocagno.training.configuration import check_same_run, parse
 
     try:
@@ -105,48 +117,50 @@ def _checked(run: Run) -> Config:
     except InputError as error:
         raise type(error)(f"{run.name}: {error}") from error
     if not config.data.held_out:
-        raise ConfigError(f"{run.name}: data.validation: needed, clean held-out text to compare by")
+        raise ConfigError(
+            f"{run.name}: data.validation: needed, for clean held-out text to compare runs on"
+        )
     return config
 
 
-def _measure(run: Run, wanted: Wanted) -> None:
+def _measure(run: Run, requirements: Requirements) -> None:
     """Does what is missing of a run, and keeps each part of it as soon as it is there."""
-    measured = read_measured(run.folder) if _is_trained(run) else _trained(run)
-    if wanted.lacks_answers(measured):
+    measured = read_measured(run.folder) if _is_trained(run) else _train_and_measure(run)
+    if requirements.lacks_answers(measured):
         from vocagno.quickstart.problems import accuracy_of_run
 
-        assert wanted.questions is not None
-        answers = accuracy_of_run(run.folder, wanted.questions)
+        assert requirements.questions is not None
+        answers = accuracy_of_run(run.folder, requirements.questions)
         measured = replace(
             measured.without_answers(),
             exact_answers=answers,
-            question_digest=wanted.question_digest,
+            question_digest=requirements.question_digest,
         )
         write_measured(run.folder, measured)
-    if wanted.lacks_answers_at(measured):
-        measured = _with_answers_at(run.folder, wanted, measured)
+    if requirements.lacks_answers_at(measured):
+        measured = _ask_checkpoints(run.folder, requirements, measured)
         write_measured(run.folder, measured)
-    if wanted.questions_every is not None and run.seed is not None:
+    if requirements.questions_every is not None and run.seed is not None:
         from research.study.confidence import discard_checkpoints
 
         discard_checkpoints(run.folder)
-    if wanted.lacks_confidence(measured):
+    if requirements.lacks_confidence(measured):
         from research.study.confidence import confidence_of_run
 
-        confidence = confidence_of_run(run.folder, wanted.confidence)
+        confidence = confidence_of_run(run.folder, requirements.confidence)
         write_measured(run.folder, replace(measured, confidence=confidence))
 
 
-def _trained(run: Run) -> Measured:
-    """Trains to the end; what came out, before any question."""
+def _train_and_measure(run: Run) -> Measured:
+    """Trains to the end and records the result, which has no answers to questions yet."""
     from vocagno.training.configuration import is_begun
 
     run.folder.mkdir(parents=True, exist_ok=True)
     wait_until_free(run)
     is_whole = not is_begun(run.folder)
     usage = train(run)
-    found = read_run(run.folder)
-    steps, held_out = found.curve("validation_loss")
+    log = read_run(run.folder)
+    steps, held_out = log.curve("validation_loss")
     if not held_out:
         raise InputError(
             f"{run.name}: no held-out loss in {run.folder / METRICS}; delete {run.folder}, and "
@@ -157,8 +171,8 @@ def _trained(run: Run) -> Measured:
         seed=run.seed,
         held_out_loss=round(held_out[-1], 6),
         exact_answers=None,
-        trained_on=round(found.kept_share, 6),
-        tokens=found.points[-1].tokens,
+        trained_on=round(log.kept_share, 6),
+        tokens=log.points[-1].tokens,
         cpu_seconds=usage["cpu_seconds"] if is_whole else None,
         peak_memory_mib=usage["peak_memory_mib"],
         start_loss=round(held_out[0], 6) if steps[0] == 0 else None,
@@ -167,16 +181,16 @@ def _trained(run: Run) -> Measured:
     return measured
 
 
-def _with_answers_at(folder: Path, wanted: Wanted, measured: Measured) -> Measured:
-    """The same with the answers during training."""
+def _ask_checkpoints(folder: Path, requirements: Requirements, measured: Measured) -> Measured:
+    """Adds the answers at the checkpoints of the training."""
     from research.study.confidence import answers_at_checkpoints
 
-    assert wanted.questions is not None
-    assert wanted.questions_every is not None
+    assert requirements.questions is not None
+    assert requirements.questions_every is not None
     assert measured.exact_answers is not None
     last = read_run(folder).points[-1].step
-    steps = steps_before(last, wanted.questions_every)
-    found = answers_at_checkpoints(folder, wanted.questions, steps)
-    answers_at = (*found.items(), (last, measured.exact_answers))
+    steps = steps_before(last, requirements.questions_every)
+    answers = answers_at_checkpoints(folder, requirements.questions, steps)
+    answers_at = (*answers.items(), (last, measured.exact_answers))
     enough = [step for step, share in answers_at if share >= ENOUGH]
     return replace(measured, answers_at=answers_at, steps_to_80=min(enough, default=None))

@@ -1,4 +1,4 @@
-"""The runs of a study compared: means over the seeds, and differences seed by seed."""
+"""Compares the runs of a study: means over the seeds, and differences seed by seed."""
 
 import math
 import statistics
@@ -17,7 +17,7 @@ class Spread:
 
     @property
     def mean(self) -> float:
-        """NaN with an infinite or NaN value."""
+        """The mean; NaN if a value is infinite or NaN."""
         return statistics.fmean(self.values) if self._is_finite else math.nan
 
     @property
@@ -30,7 +30,7 @@ class Spread:
     def _is_finite(self) -> bool:
         return all(map(math.isfinite, self.values))
 
-    def worded(self, form: str) -> str:
+    def text(self, form: str) -> str:
         if len(self.values) == 1:
             return f"{self.mean:{form}}"
         return f"{self.mean:{form}} ± {self.deviation:{form.lstrip('+')}}"
@@ -42,40 +42,40 @@ class Row:
 
     variant: str
     against: str | None
-    """What it is compared with, if not with itself."""
+    """The variant it is compared with; None for the baseline."""
     held_out_loss: Spread
     start_loss: float | None
     """Mean of the held-out loss before the first step."""
     difference: Spread | None
-    """Of the held-out loss from that of `against` with the same seed: below 0 is better."""
+    """The held-out loss less that of `against` with the same seed: below 0 is better."""
     exact_answers: Spread | None
     trained_on: Spread
     cpu_ratio: float | None
-    """Median over the seeds, of processor time, to `against`."""
+    """The ratio of processor times to `against`: the median over the seeds."""
     peak_memory_mib: float | None
-    """Median."""
+    """The median over the seeds."""
     steps_to_80: Spread | None = None
-    """Of the seeds that came so far."""
+    """The first step with 80 % of the answers right, of the seeds that reached it."""
     asked_at_steps: int = 0
-    """Seeds that were asked at several steps."""
+    """The number of seeds that answered at several steps."""
     confidence: "ConfidenceRow | None" = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceRow:
-    """Of the seeds of a variant, how sure they are; fields as those of `Confidence`."""
+    """The fields of `Confidence`, over the seeds of a variant."""
 
     entropy: Spread
     best_guess_right: Spread
-    """In %."""
+    """In percent."""
     temperature: Spread
     tempered_loss: Spread
     difference: Spread | None
-    """Of the tempered loss, as `Row.difference`."""
+    """The tempered loss less that of `against` with the same seed."""
 
 
-def compared(plan: Plan, measured: Sequence[Measured], names: Sequence[str]) -> list[Row]:
-    """The rows of a table; variants without a measured run are skipped."""
+def compare_variants(plan: Plan, measured: Sequence[Measured], names: Sequence[str]) -> list[Row]:
+    """Makes the rows of a table. Variants without a measured run are skipped."""
     by_variant = {name: _by_seed(measured, name) for name in plan.variants}
     return [
         _row(name, plan.against(name), by_variant[name], by_variant[plan.against(name)])
@@ -85,7 +85,7 @@ def compared(plan: Plan, measured: Sequence[Measured], names: Sequence[str]) -> 
 
 
 def markdown(title: str, rows: Sequence[Row]) -> str:
-    """A table, with columns for what was measured of any row."""
+    """Writes a table in Markdown, with a column for whatever was measured of any row."""
     columns = [
         (title, [row.variant for row in rows]),
         ("seeds", [str(len(row.held_out_loss.values)) for row in rows]),
@@ -94,13 +94,15 @@ def markdown(title: str, rows: Sequence[Row]) -> str:
         losses = [row.start_loss for row in rows]
         columns.append(("start", ["-" if loss is None else f"{loss:.4f}" for loss in losses]))
     columns += [
-        ("held-out loss", [row.held_out_loss.worded(".4f") for row in rows]),
+        ("held-out loss", [row.held_out_loss.text(".4f") for row in rows]),
         ("difference from", [_difference(row, row.difference) for row in rows]),
     ]
     if any(row.confidence for row in rows):
         columns += _confidence_columns(rows)
     if any(row.exact_answers for row in rows):
-        columns.append(("exact answers (%)", [_worded(row.exact_answers, ".1f") for row in rows]))
+        columns.append(
+            ("exact answers (%)", [_spread_or_dash(row.exact_answers, ".1f") for row in rows])
+        )
     if any(row.asked_at_steps for row in rows):
         columns.append(("steps to 80 %", [_steps(row) for row in rows]))
     ratios, memory = [row.cpu_ratio for row in rows], [row.peak_memory_mib for row in rows]
@@ -116,7 +118,7 @@ def markdown(title: str, rows: Sequence[Row]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that neither ends its cell nor its line."""
+    """Makes text safe for a cell: it ends neither the cell nor the line."""
     return " ".join(text.splitlines()).replace("|", r"\|")
 
 
@@ -128,21 +130,23 @@ def _confidence_columns(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
         "tempered_loss": ("loss with it", ".4f"),
     }
     columns = [
-        (title, [_worded(getattr(row.confidence, name, None), form) for row in rows])
+        (title, [_spread_or_dash(getattr(row.confidence, name, None), form) for row in rows])
         for name, (title, form) in names.items()
     ]
     differences = [getattr(row.confidence, "difference", None) for row in rows]
-    cells = [_difference(row, found) for row, found in zip(rows, differences, strict=True)]
+    cells = [
+        _difference(row, difference) for row, difference in zip(rows, differences, strict=True)
+    ]
     return [*columns, ("difference with it", cells)]
 
 
 def _difference(row: Row, difference: Spread | None) -> str:
-    worded = _worded(difference, "+.4f")
-    return worded if row.against is None else f"{row.against}: {worded}"
+    text = _spread_or_dash(difference, "+.4f")
+    return text if row.against is None else f"{row.against}: {text}"
 
 
-def _worded(spread: Spread | None, form: str) -> str:
-    return "-" if spread is None else spread.worded(form)
+def _spread_or_dash(spread: Spread | None, form: str) -> str:
+    return "-" if spread is None else spread.text(form)
 
 
 def _steps(row: Row) -> str:
@@ -150,7 +154,7 @@ def _steps(row: Row) -> str:
         return "never" if row.asked_at_steps else "-"
     reached = len(row.steps_to_80.values)
     of_all = "" if reached == row.asked_at_steps else f" ({reached} of {row.asked_at_steps})"
-    return row.steps_to_80.worded(".0f") + of_all
+    return row.steps_to_80.text(".0f") + of_all
 
 
 def _by_seed(measured: Sequence[Measured], name: str) -> dict[int | None, Measured]:
@@ -158,14 +162,18 @@ def _by_seed(measured: Sequence[Measured], name: str) -> dict[int | None, Measur
 
 
 def _row(
-    name: str, against: str, runs: dict[int | None, Measured], others: dict[int | None, Measured]
+    name: str,
+    against: str,
+    runs: dict[int | None, Measured],
+    baseline_runs: dict[int | None, Measured],
 ) -> Row:
-    shared = [seed for seed in runs if seed in others] if against != name else []
-    differences = [runs[seed].held_out_loss - others[seed].held_out_loss for seed in shared]
+    shared = [seed for seed in runs if seed in baseline_runs] if against != name else []
+    differences = [runs[seed].held_out_loss - baseline_runs[seed].held_out_loss for seed in shared]
     ratios = [
-        mine / theirs
+        seconds / baseline_seconds
         for seed in shared
-        if (mine := runs[seed].cpu_seconds) and (theirs := others[seed].cpu_seconds)
+        if (seconds := runs[seed].cpu_seconds)
+        and (baseline_seconds := baseline_runs[seed].cpu_seconds)
     ]
     starts = [run.start_loss for run in runs.values() if run.start_loss is not None]
     memory = [run.peak_memory_mib for run in runs.values() if run.peak_memory_mib is not None]
@@ -183,33 +191,33 @@ def _row(
         peak_memory_mib=statistics.median(memory) if memory else None,
         steps_to_80=_spread(run.steps_to_80 for run in asked if run.steps_to_80 is not None),
         asked_at_steps=len(asked),
-        confidence=_confidence(runs, others, shared),
+        confidence=_confidence(runs, baseline_runs, shared),
     )
 
 
 def _confidence(
     runs: dict[int | None, Measured],
-    others: dict[int | None, Measured],
+    baseline_runs: dict[int | None, Measured],
     shared: Sequence[int | None],
 ) -> ConfidenceRow | None:
-    known = [run.confidence for run in runs.values() if run.confidence is not None]
-    if not known:
+    confidences = [run.confidence for run in runs.values() if run.confidence is not None]
+    if not confidences:
         return None
     differences = [
-        mine.tempered_loss - theirs.tempered_loss
+        confidence.tempered_loss - baseline.tempered_loss
         for seed in shared
-        if (mine := runs[seed].confidence) and (theirs := others[seed].confidence)
+        if (confidence := runs[seed].confidence) and (baseline := baseline_runs[seed].confidence)
     ]
     return ConfidenceRow(
-        Spread(tuple(found.entropy for found in known)),
-        Spread(tuple(100 * found.best_guess_right for found in known)),
-        Spread(tuple(found.temperature for found in known)),
-        Spread(tuple(found.tempered_loss for found in known)),
+        Spread(tuple(confidence.entropy for confidence in confidences)),
+        Spread(tuple(100 * confidence.best_guess_right for confidence in confidences)),
+        Spread(tuple(confidence.temperature for confidence in confidences)),
+        Spread(tuple(confidence.tempered_loss for confidence in confidences)),
         _spread(differences),
     )
 
 
 def _spread(values: Iterable[float]) -> Spread | None:
-    """None without values."""
-    found = tuple(values)
-    return Spread(found) if found else None
+    """Collects values; None if there are none."""
+    collected = tuple(values)
+    return Spread(collected) if collected else None

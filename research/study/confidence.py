@@ -1,5 +1,5 @@
-"""How sure a trained model is of held-out text, the one temperature that suits it, and its answers
-to questions at its checkpoints.
+"""Measures how sure a trained model is of held-out text, the temperature with its smallest loss,
+and its answers to questions at its checkpoints.
 
 N: tokens, H: hidden size, C: tokens of a chunk, V: vocabulary.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from research.study.measured import Confidence
-from research.study.wanted import checkpoint_weights
+from research.study.requirements import checkpoint_weights
 from vocagno.config.options import Config
 from vocagno.data.prepare import prepare_rows, scan_with_progress
 from vocagno.data.rows import RowStore
@@ -28,17 +28,18 @@ from vocagno.training.checkpoint import discard_folder, saved_steps
 from vocagno.training.configuration import kept_config
 
 COLDEST, HOTTEST = 0.02, 50.0
-"""Temperatures that are looked at. A model that is always right would suit none: the colder, the
-better."""
+"""The range of temperatures. It needs an end, as the loss of a model that is always right falls
+with every lower temperature."""
 _PRECISION = 1e-7
-"""Nats that a further step could still gain."""
-_KEPT = 2
-"""Checkpoints that stay, as `train.keep_checkpoints` by default."""
+"""The search ends when a further step would gain less than this, in nats."""
+_KEEP_LAST = 2
+"""The number of checkpoints that stay: the default of `train.keep_checkpoints`."""
 
 
-def confidence_of_run(run: Path, wanted: int) -> Confidence:
-    """How sure the final model of a training run is of the first `wanted` tokens of its
-    `data.validation`, or of all, in float32.
+def confidence_of_run(run: Path, num_tokens: int) -> Confidence:
+    """Measures how sure the final model of a run is of its `data.validation`, in float32.
+
+    Only the first `num_tokens` tokens are read, or all if there are fewer.
 
     Raises: ConfigError for a run without held-out text, or with several.
     """
@@ -51,34 +52,34 @@ def confidence_of_run(run: Path, wanted: int) -> Confidence:
     model = causal_model(str(run / "final"), "run", dtype=torch.float32).eval()
     model = model.to(local_device())
     head = language_head(model)
-    states_NH, labels_N = _states(model, rows, config, wanted)
-    return confidence_of_states(states_NH, head, labels_N, wanted)
+    states_NH, labels_N = _states(model, rows, config, num_tokens)
+    return confidence_of_states(states_NH, head, labels_N, num_tokens)
 
 
 @torch.inference_mode()
 def confidence_of_states(
-    states_NH: Tensor, head: Head, labels_N: Tensor, wanted: int
+    states_NH: Tensor, head: Head, labels_N: Tensor, num_tokens: int
 ) -> Confidence:
-    """How sure a model is, from its last hidden states and the tokens that follow them.
+    """Measures how sure a model is, from its last hidden states and the tokens that follow them.
 
     The loss is a convex function of the inverse temperature, and Newton's method finds where it is
     smallest: four or five times the logits of all tokens, a chunk at a time.
     """
-    first = _at(states_NH, head, labels_N, 1.0)
-    inverse, tempered = _suiting(states_NH, head, labels_N, first)
-    found = (first.loss, first.entropy, first.right, first.best, 1 / inverse, tempered)
-    return Confidence(wanted, len(labels_N), *(round(value, 6) for value in found))
+    first = _means_at(states_NH, head, labels_N, 1.0)
+    inverse, tempered = _fit_temperature(states_NH, head, labels_N, first)
+    figures = (first.loss, first.entropy, first.right, first.best, 1 / inverse, tempered)
+    return Confidence(num_tokens, len(labels_N), *(round(value, 6) for value in figures))
 
 
 @torch.inference_mode()
 def _states(
-    model: torch.nn.Module, rows: RowStore, config: Config, wanted: int
+    model: torch.nn.Module, rows: RowStore, config: Config, num_tokens: int
 ) -> tuple[Tensor, Tensor]:
-    """(N, H) states and (N,) labels of the first tokens that are predicted."""
+    """Computes (N, H) states and (N,) labels of the first tokens that are predicted."""
     collator = Collator(None, config.guidance, config.data)
     states, labels, count = [], [], 0
     for first in range(0, len(rows), config.train.micro_batch):
-        if count >= wanted:
+        if count >= num_tokens:
             break
         stop = min(first + config.train.micro_batch, len(rows))
         tensors = collator([rows[number] for number in range(first, stop)]).to(local_device())
@@ -88,7 +89,7 @@ def _states(
         states.append(states_BTH[is_predicted_BT])
         labels.append(tensors["labels"][is_predicted_BT])
         count += len(labels[-1])
-    return torch.cat(states)[:wanted], torch.cat(labels)[:wanted]
+    return torch.cat(states)[:num_tokens], torch.cat(labels)[:num_tokens]
 
 
 class _Means(NamedTuple):
@@ -96,7 +97,7 @@ class _Means(NamedTuple):
 
     loss: float
     slope: float
-    """Of the loss, by the inverse temperature."""
+    """The derivative of the loss by the inverse temperature."""
     curvature: float
     entropy: float
     right: float
@@ -104,13 +105,14 @@ class _Means(NamedTuple):
     """Probability of the most probable token."""
 
 
-def _at(states_NH: Tensor, head: Head, labels_N: Tensor, inverse: float) -> _Means:
+def _means_at(states_NH: Tensor, head: Head, labels_N: Tensor, inverse: float) -> _Means:
+    """Computes the means at an inverse temperature, a chunk of logits at a time."""
     head = head.for_chunks()
     sums = torch.zeros(len(_Means._fields), dtype=torch.float64, device=head.device)
     room = head.room_for(len(states_NH))
-    for place in chunks(len(states_NH), head.vocabulary_size, head.device):
-        logits_CV = head.logits(states_NH[place].to(head.device), room)
-        labels_C1 = labels_N[place, None].to(head.device)
+    for chunk in chunks(len(states_NH), head.vocabulary_size, head.device):
+        logits_CV = head.logits(states_NH[chunk].to(head.device), room)
+        labels_C1 = labels_N[chunk, None].to(head.device)
         top_C1, best_C1 = logits_CV.max(1, keepdim=True)
         logits_CV.sub_(top_C1)
         picked_C = logits_CV.gather(1, labels_C1)[:, 0]
@@ -120,7 +122,7 @@ def _at(states_NH: Tensor, head: Head, labels_N: Tensor, inverse: float) -> _Mea
         mean_C = torch.linalg.vecdot(p_CV, logits_CV)
         square_C = torch.linalg.vecdot(p_CV, logits_CV.square_())
         log_total_C = total_C1[:, 0].log()
-        found = (
+        columns = (
             log_total_C - inverse * picked_C,
             mean_C - picked_C,
             square_C - mean_C.square(),
@@ -128,28 +130,35 @@ def _at(states_NH: Tensor, head: Head, labels_N: Tensor, inverse: float) -> _Mea
             (best_C1 == labels_C1).float(),
             1 / total_C1,
         )
-        sums += torch.stack([values.double().sum() for values in found])
+        sums += torch.stack([values.double().sum() for values in columns])
     return _Means(*(sums / len(labels_N)).tolist())
 
 
-def _suiting(states_NH: Tensor, head: Head, labels_N: Tensor, found: _Means) -> tuple[float, float]:
-    """The inverse temperature with the smallest loss, and that loss, from the means at 1. A step
-    that would leave the interval in which the smallest loss is known to lie goes to its middle."""
+def _fit_temperature(
+    states_NH: Tensor, head: Head, labels_N: Tensor, means: _Means
+) -> tuple[float, float]:
+    """Finds the inverse temperature with the smallest loss by Newton's method, from the means at 1.
+
+    A step that would leave the interval in which the smallest loss lies goes to its middle.
+    Returns: the inverse temperature, and its loss.
+    """
     inverse, least, most = 1.0, 1 / HOTTEST, 1 / COLDEST
-    while found.slope**2 > 2 * found.curvature * _PRECISION and most / least > 1 + 1e-6:
-        if found.slope > 0:
+    while means.slope**2 > 2 * means.curvature * _PRECISION and most / least > 1 + 1e-6:
+        if means.slope > 0:
             most = inverse
         else:
             least = inverse
-        target = inverse - found.slope / found.curvature if found.curvature > 0 else math.inf
+        target = inverse - means.slope / means.curvature if means.curvature > 0 else math.inf
         inverse = target if least < target < most else math.sqrt(least * most)
-        found = _at(states_NH, head, labels_N, inverse)
-    return inverse, found.loss
+        means = _means_at(states_NH, head, labels_N, inverse)
+    return inverse, means.loss
 
 
 def answers_at_checkpoints(run: Path, questions: Path, steps: Iterable[int]) -> dict[int, float]:
-    """The share of the questions, in [0, 1], answered exactly after each of some steps of a
-    finished run. Raises: InputError for a step without a checkpoint."""
+    """Asks the questions at checkpoints of a finished run. Returns shares of exact answers by step.
+
+    Raises: InputError for a step without a checkpoint.
+    """
     from safetensors.torch import load_model
     from transformers import AutoTokenizer
 
@@ -157,7 +166,7 @@ def answers_at_checkpoints(run: Path, questions: Path, steps: Iterable[int]) -> 
     tokenizer = AutoTokenizer.from_pretrained(run / "final")
     problems = read_questions(questions)
     student = torch.nn.ModuleDict({"model": model})  # as `GuidedStudent` names its weights
-    found = {}
+    answers = {}
     for step in steps:
         weights = checkpoint_weights(run, step)
         if not weights.is_file():
@@ -166,12 +175,12 @@ def answers_at_checkpoints(run: Path, questions: Path, steps: Iterable[int]) -> 
                 "option; delete its folder, or leave the option out"
             )
         load_model(student, weights)
-        found[step] = exact_answer_accuracy(model, tokenizer, problems)
-    return found
+        answers[step] = exact_answer_accuracy(model, tokenizer, problems)
+    return answers
 
 
 def discard_checkpoints(run: Path) -> None:
     """Removes the checkpoints of a finished run that were kept for the questions."""
     folder = run / "checkpoints"
-    for step in sorted(saved_steps(folder))[:-_KEPT]:
+    for step in sorted(saved_steps(folder))[:-_KEEP_LAST]:
         discard_folder(folder / f"step_{step}")

@@ -29,9 +29,9 @@ def draw_study(rows: Sequence[Row]) -> Figure:
     axes[0].axvline(0, color="#555555", linewidth=0.8, linestyle="--")
     axes[0].set_yticks(list(places), [plain(row.variant) for row in rows], fontsize=8)
     axes[0].set_ylim(0.4, len(rows) + 0.6)
-    others = {row.against for row in rows if row.against is not None}
-    named = plain(others.pop()) if len(others) == 1 else "naive training"
-    axes[0].set_xlabel(f"held-out loss less that of\n{named} (nats a token)")
+    baselines = {row.against for row in rows if row.against is not None}
+    baseline = plain(baselines.pop()) if len(baselines) == 1 else "naive training"
+    axes[0].set_xlabel(f"held-out loss less that of\n{baseline} (nats a token)")
     if has_answers:
         axes[1].set_xlabel("exact answers (%)")
     for panel in axes:

@@ -1,4 +1,4 @@
-"""What is measured of a run, and the file in its folder that keeps it."""
+"""The measurements of a run, and the file in its folder that keeps them."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _EXTRAS = ("answers_at", "steps_to_80", "confidence", "question_digest")
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """How sure a model is of held-out text, next to how often it is right.
+    """Measures of how sure a model is of held-out text, next to how often it is right.
 
     A student whose entropy equals its loss is as sure as it is right. The temperature that suits it
     is what its logits are divided by for the smallest loss: below 1 for a student that is less sure
@@ -31,7 +31,7 @@ class Confidence:
     tokens: int
     """Tokens of the held-out text that were looked at: as many, or all there are."""
     loss: float
-    """Of these tokens; nats a token, as all losses."""
+    """The mean loss of these tokens, in nats, like all losses here."""
     entropy: float
     """Mean entropy of the predictions, in nats."""
     best_guess_right: float
@@ -45,7 +45,7 @@ class Confidence:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came out of one run."""
+    """The measurements of one run."""
 
     variant: str
     seed: int | None
@@ -57,10 +57,10 @@ class Measured:
     """Share of the predicted tokens that were kept."""
     tokens: int
     cpu_seconds: float | None
-    """Of all threads, from start to end, with validation and what was not in the cache: the first
+    """Seconds of all threads, with validation and with what was not in the cache: the first
     run with a stored teacher has it read the corpus. None if the run was stopped in between."""
     peak_memory_mib: float | None
-    """Of the process (its main memory)."""
+    """The peak of the main memory of the process."""
     answers_at: tuple[tuple[int, float], ...] | None = None
     """Steps and the share of the questions answered exactly after each; None if only the final
     model was asked."""
@@ -80,8 +80,10 @@ class Measured:
 
 
 def read_measured(folder: Path) -> Measured:
-    """What was measured of the run in a folder, also by an earlier version, which measured less.
-    Raises: InputError for a file that is damaged, or of a later version."""
+    """Reads the measurements of a run. An earlier version may have measured less.
+
+    Raises: InputError for a file that is damaged, or of a later version.
+    """
     path = folder / MEASURED
     try:
         values: dict[str, Any] = dict(json.loads(path.read_bytes()))
@@ -102,7 +104,7 @@ def write_measured(folder: Path, measured: Measured) -> None:
 
 
 def write_runs(path: Path, measured: Sequence[Measured]) -> None:
-    """Writes a line a run; without the columns of extras that were measured of no run."""
+    """Writes a line for each run, without columns of extras that no run has."""
     header = [field.name for field in fields(Measured) if field.name not in _EXTRAS]
     if all(run.start_loss is None for run in measured):
         header.remove("start_loss")

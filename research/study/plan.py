@@ -1,4 +1,4 @@
-"""What a study is: a file that names the runs, what they share and what is compared."""
+"""The plan of a study: a YAML file that names the runs, their options and what is compared."""
 
 import json
 import re
@@ -13,12 +13,12 @@ from vocagno.errors import ConfigError, InputError, require
 OUT = "{out}"
 """Stands in options for the folder of the study."""
 _OWN = ("config", "against")
-"""Of a run in a plan: what is no option of training."""
+"""The options of a run in a plan that are not options of training."""
 _NEEDED = re.compile(re.escape(f"{OUT}/before/") + r"([A-Za-z0-9.-]+)")
 _RESERVED = ("before", "runs", "noise-", ".")
-"""What the names of other folders of a study begin with."""
+"""A tokenizer's name must not begin like this: other folders of a study do."""
 _ALL = 1_000_000
-"""`train.keep_checkpoints` where none is to be removed."""
+"""The value of `train.keep_checkpoints` with which no checkpoint is removed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,15 +26,18 @@ class LearnedTokenizer:
     """A tokenizer of the family of the quickstart's student."""
 
     vocabulary: int
-    """Its ids."""
+    """The number of its ids."""
     text: str | None = None
     """A file that it is learned from; default: `data.train` of the baseline."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A study. Options of runs are those of train.py, by their full names; `{out}` in one stands
-    for the folder of the study."""
+    """A study, as its YAML file states it.
+
+    The options of runs are those of train.py, by their full names. `{out}` in an option stands for
+    the folder of the study.
+    """
 
     config: Path
     """Configuration that all runs begin with."""
@@ -42,22 +45,22 @@ class Plan:
     """Runs by name: the options in which each differs; `against` names the one that it is compared
     with (default: `baseline`)."""
     baseline: str
-    """What the others are compared with, seed by seed."""
+    """The variant that the others are compared with, seed by seed."""
     tables: dict[str, list[str]]
-    """Which runs stand in a table together, by its title."""
+    """The variants of each table, by the title of the table."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
-    """Of new weights and of the order of the rows; every run is carried out with each."""
+    """Seeds of new weights and of the order of the rows. Every variant is trained with each."""
     common: dict[str, Any] = field(default_factory=dict)
     """Options of all runs."""
     before: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Runs carried out first, once: teachers. `config` names another configuration to begin
     with. One may use the model of an earlier one: `{out}/before/NAME/final`."""
     assets: Literal["quickstart"] | None = None
-    """What is made first where missing. quickstart: its corpus, tokenizers and teacher."""
+    """Assets to make first if they are missing. quickstart: its corpus, tokenizers and teacher."""
     noise: list[float] = field(default_factory=list)
-    """quickstart: corpora with such shares of junk lines, as `{out}/noise-25` for 0.25."""
+    """quickstart: makes a corpus for each of these shares of junk lines; 0.25: `{out}/noise-25`."""
     documents: int | None = None
-    """Of each of these corpora; null: as many as the quickstart's."""
+    """The number of documents of each of these corpora; null: as many as the quickstart's has."""
     tokenizers: dict[str, LearnedTokenizer] = field(default_factory=dict)
     """Tokenizers learned first where missing, by their folders in that of the study: `small` is
     `{out}/small`."""
@@ -72,17 +75,17 @@ class Plan:
     temperature suits it; 0: not measured."""
 
     def __post_init__(self) -> None:
-        known = set(self.variants)
+        variants = set(self.variants)
         _check_file_names("variants", [*self.variants, *self.before], "folder")
         _check_file_names("tables", self.tables, "figure")
         require(bool(self.seeds), "seeds: expected at least one")
         require(len(set(self.seeds)) == len(self.seeds), f"seeds: twice the same: {self.seeds}")
         for where, names in (("baseline", [self.baseline]), *self.tables.items()):
             for name in names:
-                require(name in known, f"{where}: {name} is none of the variants")
+                require(name in variants, f"{where}: {name} is none of the variants")
         for name, options in self.variants.items():
             against = options.get("against", self.baseline)
-            require(against in known, f"{name}: against: {against} is none of the variants")
+            require(against in variants, f"{name}: against: {against} is none of the variants")
             require("config" not in options, f"{name}: config: is for runs under `before`")
         require(
             not self.noise or self.assets == "quickstart", "noise: only with assets: quickstart"
@@ -107,11 +110,14 @@ class Plan:
         require(not same, f"before: {same[:1]}: has the name of a variant's run")
 
     def against(self, name: str) -> str:
-        """The variant that one is compared with."""
+        """Returns the variant that this one is compared with."""
         return str(self.variants[name].get("against", self.baseline))
 
     def only(self, names: Sequence[str]) -> "Plan":
-        """Some variants, and those that they are compared with. Raises: ConfigError."""
+        """Reduces the plan to some variants and those that they are compared with.
+
+        Raises: ConfigError for a name that is none of the variants.
+        """
         for name in names:
             require(name in self.variants, f"--only: {name} is none of the variants")
         kept = {self.baseline, *names, *map(self.against, names)}
@@ -121,14 +127,16 @@ class Plan:
         }
         return replace(
             self,
-            variants={name: given for name, given in self.variants.items() if name in kept},
+            variants={name: options for name, options in self.variants.items() if name in kept},
             tables={title: listed for title, listed in tables.items() if listed},
         )
 
     def runs(self, out: Path, extra: Mapping[str, str]) -> "Runs":
-        """The runs of the study as they are carried out in a folder. `extra`: options for all of
-        them, as given on the command line; they come before `common`, and behind what a run has of
-        its own."""
+        """Makes the runs of the study in a folder.
+
+        Args: extra: options for all runs, from the command line. They override `common`; a run's
+            own options override them.
+        """
         before = [
             self._run(name, None, out / "before" / slug(name), out, extra) for name in self.before
         ]
@@ -137,8 +145,8 @@ class Plan:
             for name in self.variants
             for seed in self.seeds
         ]
-        for place, run in enumerate([*before, *variants]):
-            for name in run.needs - {earlier.name for earlier in before[:place]}:
+        for index, run in enumerate([*before, *variants]):
+            for name in run.needs - {earlier.name for earlier in before[:index]}:
                 raise ConfigError(
                     f"{run.name}: {OUT}/before/{name}: no such run under `before`, or not above "
                     "this one"
@@ -150,16 +158,16 @@ class Plan:
     ) -> "Run":
         options = self.before[name] if seed is None else self.variants[name]
         config = Path(options.get("config", self.config))
-        given: dict[str, Any] = {} if "config" in options else dict(self.common)
-        given |= extra
-        given |= {name: value for name, value in options.items() if name not in _OWN}
+        options_of_run: dict[str, Any] = {} if "config" in options else dict(self.common)
+        options_of_run |= extra
+        options_of_run |= {name: value for name, value in options.items() if name not in _OWN}
         if seed is not None:
-            given["train.seed"] = seed
+            options_of_run["train.seed"] = seed
             if self.questions_every is not None:
-                given["train.checkpoint_every"] = self.questions_every
-                given["train.keep_checkpoints"] = _ALL
-        words = {name: _word(value) for name, value in given.items()}
-        needs = {found for word in words.values() for found in _NEEDED.findall(word)}
+                options_of_run["train.checkpoint_every"] = self.questions_every
+                options_of_run["train.keep_checkpoints"] = _ALL
+        words = {name: _word(value) for name, value in options_of_run.items()}
+        needs = {run_name for word in words.values() for run_name in _NEEDED.findall(word)}
         pairs = [
             part
             for name, word in words.items()
@@ -174,16 +182,16 @@ class Run:
 
     variant: str
     seed: int | None
-    """None for those that are carried out once."""
+    """None for a run under `before`, which is carried out once."""
     folder: Path
     arguments: Sequence[str]
-    """For train.py, but for its output."""
+    """The arguments of train.py, without --output."""
     needs: frozenset[str] = frozenset()
-    """Names of the runs under `before` that its options name."""
+    """The names of the runs under `before` whose results its options use."""
 
     @property
     def name(self) -> str:
-        """As its folder."""
+        """The name of its folder."""
         return self.folder.name
 
 
@@ -198,7 +206,7 @@ class Runs:
         return iter([*self.before, *self.variants])
 
     def stages(self) -> list[list[Run]]:
-        """The same in parts whose runs need only those of the parts before them."""
+        """Splits the runs into stages, each of which needs only the stages before it."""
         stages: list[list[Run]] = []
         stage_of: dict[str, int] = {}
         for run in self.before:
@@ -211,7 +219,7 @@ class Runs:
 
 
 def read_plan(path: Path) -> Plan:
-    """Reads a plan. Raises: ConfigError as `read_file`."""
+    """Reads a plan. Raises: InputError for a missing file; ConfigError for wrong options."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected the plan of a study, as in configs/study")
     parser = new_parser(prog="plan")
@@ -220,13 +228,15 @@ def read_plan(path: Path) -> Plan:
 
 
 def slug(name: str) -> str:
-    """A name as that of a file."""
+    """Turns a name into one that a file can have."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
 
 
 def _check_file_names(where: str, names: Iterable[str], kind: str) -> None:
-    """Raises: ConfigError for a name that leaves nothing for that of a file, and for two that give
-    one file, also where upper and lower case are one."""
+    """Checks that each name gives a file of its own, also if upper and lower case are the same.
+
+    Raises: ConfigError.
+    """
     seen: dict[str, str] = {}
     for name in names:
         file = slug(name)
@@ -243,4 +253,5 @@ def _check_file_names(where: str, names: Iterable[str], kind: str) -> None:
 
 
 def _word(value: Any) -> str:
+    """Writes the value of an option as the command line takes it."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -27,7 +27,7 @@ _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b")
 
 
 class Usage(TypedDict):
-    """What a process used; None where the system does not say."""
+    """The resources that a process used. A value is None if the system does not report it."""
 
     cpu_seconds: float | None
     peak_memory_mib: float | None
@@ -40,12 +40,12 @@ def train(run: Run) -> Usage:
     paths = [str(_CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     with path.open("ab") as log:
-        start = log.tell()  # what follows is of this process
+        start = log.tell()  # earlier text is from processes before this one
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log
         )
         try:
-            usage = _waited(process)
+            usage = _wait(process)
         except BaseException:
             process.terminate()
             process.wait()
@@ -56,8 +56,8 @@ def train(run: Run) -> Usage:
     if process.returncode != 0:
         log_of_process = path.read_bytes()[start:].decode(errors="replace")
         raise InputError(
-            f"{run.name}: training {_ended(process.returncode)}: {error_line(log_of_process)} "
-            f"({path})"
+            f"{run.name}: training {_describe_status(process.returncode)}: "
+            f"{error_line(log_of_process)} ({path})"
         )
     return usage
 
@@ -88,7 +88,8 @@ def error_line(log: str) -> str:
     return errors[-1] if errors else "its log is empty"
 
 
-def _ended(status: int) -> str:
+def _describe_status(status: int) -> str:
+    """Words an exit status; a negative one is the signal that ended the process."""
     if status >= 0:
         return f"ended with status {status}"
     try:
@@ -97,14 +98,14 @@ def _ended(status: int) -> str:
         return f"was killed by signal {-status}"
 
 
-def _waited(process: subprocess.Popen[bytes]) -> Usage:
-    """Waits for a process; its processor time and its largest memory."""
+def _wait(process: subprocess.Popen[bytes]) -> Usage:
+    """Waits for a process. Returns its processor time and its peak memory."""
     if not hasattr(os, "wait4"):
         process.wait()
         return {"cpu_seconds": None, "peak_memory_mib": None}
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    unit = 1 if sys.platform == "darwin" else 1024
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
     return {
         "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
         "peak_memory_mib": round(usage.ru_maxrss * unit / 2**20, 1),
@@ -127,7 +128,7 @@ def stop_with_parent() -> None:
 
 
 def main() -> int:
-    """Trains as the command line says; the exit status."""
+    """Trains as the command line says. Returns the exit status."""
     stop_with_parent()
     from vocagno.training.main import main as train_as_configured
 

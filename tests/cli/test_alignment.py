@@ -83,12 +83,12 @@ def test_page(pair, cli, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "given", "message"),
     [
-        (["text", "--file", "x"], b"", "--file: there is a text"),
+        (["text", "--file", "x"], b"", "--file: the command line has a text"),
         (["text", "--json", "--picture"], b"", "--json and --picture: choose one"),
-        (["a\udcff"], b"", "text: not UTF-8 at byte 1 (0xFF)"),
-        ([""], b"", "text: no text; "),
-        ([], b"ab\xc3(", "standard input: not UTF-8 at byte 2 (0xC3)"),
-        ([], b"", "standard input: no text"),
+        (["a\udcff"], b"", "text: the text is not UTF-8 at byte 1 (0xFF)"),
+        ([""], b"", "text: the text is empty; "),
+        ([], b"ab\xc3(", "standard input: the text is not UTF-8 at byte 2 (0xC3)"),
+        ([], b"", "standard input: the text is empty"),
         ([], None, "standard input is closed; give the text, or --file FILE"),
     ],
 )
@@ -106,7 +106,9 @@ def test_a_text_too_long_to_show_or_to_draw(pair, cli, monkeypatch):
     assert "the text has 300,000 bytes; at most 200,000 are drawn" in message
     monkeypatch.setattr(alignment, "MOST_BYTES", 1_000)
     stdin(monkeypatch, b"a" * 1_001)
-    assert "standard input: more than 1,000 bytes" in cli.error("align", *pair, "--json")
+    assert "standard input: the text has more than 1,000 bytes" in cli.error(
+        "align", *pair, "--json"
+    )
 
 
 def test_overlap_of_vocabularies(pair, cli, tokenizers):

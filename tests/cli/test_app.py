@@ -84,7 +84,7 @@ SCORE = "score corpus.jsonl --teacher.model teacher"
         ("align a b some words", "words; see `vocagno align --help`"),
         ("align a b x --pict", "--pict: no such option; did you mean --picture?"),
         ("align student.json teacher.json --file nope", "[Errno 2] No such file or directory: 'no"),
-        ("align student.json teacher.json --file empty.txt", "empty.txt: no text; "),
+        ("align student.json teacher.json --file empty.txt", "empty.txt: the text is empty; "),
         ("score missing.jsonl --teacher.model x", "missing.jsonl: no such file"),
         ("score corpus.jsonl", "teacher.model: needed"),
         ("score corpus.jsonl --teacher.context 1", "teacher.context must be at least 2"),

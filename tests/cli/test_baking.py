@@ -83,7 +83,7 @@ def test_candidates_are_of_the_tokenizer_of_the_scores(
     write_losses(tmp_path / "with", tokenizers["byte-level"], texts, candidates=3)
     given = "--scores", tmp_path / "with", *given
     message = cli.error(*bake(tmp_path, files, "trove.ds", *given, student))
-    assert "--teacher_tokenizer: is not that of the scores" in message
+    assert f"--teacher_tokenizer: {student} is not that of the scores" in message
     assert not (tmp_path / "trove.ds.baked").exists()
     assert "with_candidates" in cli(*bake(tmp_path, files, "trove.ds", *given, teacher)).out
     baked = BakedLosses(tmp_path / "trove.ds.baked")
@@ -108,7 +108,7 @@ def test_candidates_are_of_the_tokenizer_of_the_scores(
         ("header.npy", ["--eos", "▁x"], "--eos: '▁x' is an ordinary token"),
         ("trove.ds", ["--unit", "group", "--aggregation", "mean"], "a group adds its losses up"),
         ("trove.ds", ["--min_coverage", "1.5"], "--min_coverage must be in [0, 1], got 1.5"),
-        ("trove.ds", ["--guidance.window_max_loss", "1"], "is the rule of the weights; add --we"),
+        ("trove.ds", ["--guidance.window_max_loss", "1"], "sets the rule of the weights; add --we"),
         (
             "trove.ds",
             ["--weights", "--guidance.top_fraction", "0.4"],

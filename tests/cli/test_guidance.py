@@ -78,7 +78,7 @@ def test_stores_that_were_made_before_give_the_same(tmp_path, command, cli):
     assert cli.json(*start, "--corpus", junk, *given) == found
     message = cli.error(start[0], junk, *start[2:], *scores)
     assert f"has no scores of {len(JUNK)} documents of {junk}" in message
-    assert "--corpus_scores: are of --corpus" in cli.error(*start, *given)
+    assert "--corpus_scores: these are scores of --corpus" in cli.error(*start, *given)
     assert "--corpus: is the clean text itself" in cli.error(*start, *scores, "--corpus", start[1])
 
 

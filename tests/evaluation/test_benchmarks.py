@@ -396,7 +396,8 @@ def test_what_cannot_be_fetched(tmp_path, hub, cli):
     assert "asdiv: not on the hub in the form" in error("--tasks", "asdiv")
     assert "did you mean gsm8k" in error("--tasks", "GSM9K")
     assert "did you mean math or " in error("--tasks", "MATH")
-    assert "--fetch goes with no model" in cli.error("eval", "MODEL", "--fetch", "--data", data)
+    message = cli.error("eval", "MODEL", "--fetch", "--data", data)
+    assert "--fetch: only downloads questions" in message
 
     hub("svamp", {("main", "train"): RECORDS["svamp"]})  # has no test
     assert "svamp: cannot be fetched from the hub: " in error("--tasks", "svamp")

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from research.study.comparison import Spread, compared, markdown
+from research.study.comparison import Spread, compare_variants, markdown
 from research.study.measured import Confidence, Measured, write_runs
 from research.study.plan import Plan
 
@@ -34,7 +34,7 @@ def test_only_seeds_that_both_have_are_compared():
         measured("b", 2, 9.0),
         measured("c", 2, 10.0, exact_answers=0.25),
     ]
-    rows = compared(plan, runs, plan.variants)
+    rows = compare_variants(plan, runs, plan.variants)
     assert [row.variant for row in rows] == ["a", "b", "c"]
     assert [row.against for row in rows] == [None, "a", "b"]
     assert rows[1].difference == Spread((-0.5,))
@@ -48,7 +48,7 @@ def test_only_seeds_that_both_have_are_compared():
 
 def test_names_do_not_break_the_table():
     plan = plan_of("a|b", "c\nd")
-    rows = compared(plan, [measured(name, 0, 1.0) for name in plan.variants], plan.variants)
+    rows = compare_variants(plan, [measured(name, 0, 1.0) for name in plan.variants], plan.variants)
     lines = markdown("title | two", rows).splitlines()
     assert lines[0].startswith(r"| title \| two | seeds |")
     assert lines[2].startswith(r"| a\|b | 1 |")
@@ -57,7 +57,7 @@ def test_names_do_not_break_the_table():
 
 def test_seeds_that_diverged_are_shown_as_such():
     for values in ((math.nan, 1.0), (math.inf, 1.0), (math.inf, -math.inf)):
-        assert Spread(values).worded(".4f") == "nan ± nan"
+        assert Spread(values).text(".4f") == "nan ± nan"
 
 
 def test_columns_of_what_was_measured(tmp_path):
@@ -71,7 +71,7 @@ def test_columns_of_what_was_measured(tmp_path):
         measured("c, too", 0, **asked),
         measured("c, too", 1),
     ]
-    rows = compared(plan, runs, plan.variants)
+    rows = compare_variants(plan, runs, plan.variants)
     assert rows[1].confidence.difference == Spread((0.5,))  # of seed 1
     header, _, *lines = markdown("t", rows).splitlines()
     assert "entropy | best guess right (%) | temperature | loss with it | difference" in header

@@ -59,7 +59,7 @@ def test_the_temperature_is_that_of_the_smallest_loss(scale, monkeypatch):
     states, head, labels = drawn(scale)
     monkeypatch.setattr("vocagno.models.head.CHUNK_ELEMENTS", 50 * 700)  # the last chunk is short
     monkeypatch.setattr("vocagno.models.head.LEAST_ROWS", 1)
-    found = confidence_of_states(states, head, labels, wanted=9_999)
+    found = confidence_of_states(states, head, labels, num_tokens=9_999)
     logits = head.logits(states).double()
     p = logits.softmax(1)
     assert found.wanted == 9_999

@@ -155,7 +155,7 @@ def test_a_pair_that_shares_too_little_is_refused_before_a_token_is_scored(
         assert main(words) == 2
         assert "error: of the ids with text " in capsys.readouterr().err
     assert main([*score, *out[2:]]) == 2
-    assert "error: --student: names whom the candidates are for" in capsys.readouterr().err
+    assert "error: --student: checks the candidates of the scores" in capsys.readouterr().err
     assert not any((tmp_path / name).exists() for name in ("store", "cache/scores", "cache/rows"))
 
 

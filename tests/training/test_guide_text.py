@@ -381,14 +381,14 @@ def test_a_figure_without_matplotlib(command, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([""], "text: no text; give it as an argument"),
+        ([""], "text: the text is empty; give one as an argument"),
         (["a b " * 200], r"text: \d+ tokens, but the student reads at most 128"),
         (["x", "--figure", "f.pdf"], "--figure: expected a file ending in .png or .svg, got f.pdf"),
         (["a" * 101, "--figure", "f.svg"], "the text takes 101 columns; at most 100"),
         (["x", *PAPER[:1], "2"], r"guidance.top_fraction must be in \(0, 1\] or null, got 2"),
         (["x", "--teacher.bos", "<none>"], "teacher.bos: '<none>' is not a token"),
         (["x", "--teacher.gguf_file", "none.gguf"], "none.gguf"),
-        (["x", "--file", "y"], "--file: there is a text"),
+        (["x", "--file", "y"], "--file: the command line has a text"),
         (["x", "--student.eos", "<none>"], "student.eos: '<none>' is not a token"),
         (["x", "--context", "128"], r"--context: no such option; did you mean --teacher.context\?"),
         (["x", "--top_fraction", "1"], r"did you mean --guidance.top_fraction\?"),

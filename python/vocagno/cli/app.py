@@ -1,4 +1,4 @@
-"""The command `vocagno`."""
+"""The command line `vocagno`: all commands by name, and those that have no module of their own."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ def add_train(parser: Any) -> None:
 
 
 def train(options: Any) -> dict[str, Any] | int:
-    """Trains until the run is complete or stopped; the exit status, or an estimate."""
+    """Trains until the run is complete or stopped. Returns the exit status, or an estimate."""
     from vocagno.training.main import carry_out
 
     return carry_out(options)
@@ -30,13 +30,15 @@ def train(options: Any) -> dict[str, Any] | int:
 def add_report(parser: Any) -> None:
     """Write one page of training runs: curves, a table, coverage, examples, configuration."""
     parser.add_argument(
-        "folders", type=Path, nargs="+", metavar="DIR", help="the `output` of a training run"
+        "folders", type=Path, nargs="+", metavar="DIR", help="The `output` of a training run."
     )
-    parser.add_argument("--out", type=Path, default=Path("report.html"), help="file of the page")
+    parser.add_argument(
+        "--out", type=Path, default=Path("report.html"), help="Write the page into this file."
+    )
 
 
 def report(options: Any) -> None:
-    """Writes the page. The first run is the one that the others are compared with."""
+    """Writes the page. All other runs are compared with the first one."""
     from vocagno.training.report import write_report
 
     write_report(options.folders, options.out)
@@ -71,4 +73,4 @@ main: Program = Program(
     },
     groups={"scores": "Show, check, describe, compare and share stores of teacher scores."},
 )
-"""Runs the command line of the process, or the given words; the exit status."""
+"""Runs the command line of the process, or the arguments passed. Returns the exit status."""

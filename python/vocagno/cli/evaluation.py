@@ -1,4 +1,4 @@
-"""`vocagno eval`: mathematical benchmarks, graded as the paper graded them."""
+"""The command `vocagno eval`: mathematical benchmarks, graded as the paper graded them."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ _TAKES = {
     "--regrade": ("task", "items", "limit"),
     "--fetch": ("tasks",),
 }
-"""Options of the three forms of the command, in addition to --data and --json."""
+"""The options that each form of the command takes, in addition to --data and --json."""
 
 
 def add_eval(parser: Any) -> None:
@@ -27,49 +27,72 @@ def add_eval(parser: Any) -> None:
     evaluation resumes. Further tasks add to the results there. --regrade grades completions in a
     file, without a model.
     """
-    parser.add_argument("model", type=str, nargs="?", help="a folder, or a name on the hub")
+    parser.add_argument("model", type=str, nargs="?", help="The model: a folder or a hub name.")
     parser.add_argument(
         "--data",
         type=Path,
         required=True,
-        help="folder of NAME/test.jsonl, plain or .gz, and prompts/cot/NAME.md",
+        help="The folder of NAME/test.jsonl, plain or .gz, and of prompts/cot/NAME.md.",
     )
     parser.add_argument(
-        "--tasks", type=str, nargs="+", metavar="NAME", help="default: the ten of the paper"
+        "--tasks",
+        type=str,
+        nargs="+",
+        metavar="NAME",
+        help="The benchmarks to ask. By default, the ten of the paper's tables are asked.",
     )
-    parser.add_argument("--limit", type=int, help="items of each benchmark; default: all")
     parser.add_argument(
-        "--out", type=Path, help="folder for the answers; default: eval/MODEL in the current one"
+        "--limit", type=int, help="Ask only this many items of each benchmark. Default: all."
     )
-    parser.add_argument("--batch_size", type=int, help="prompts at a time; default: 8")
-    parser.add_argument("--dtype", type=str, help="as bfloat16; default: auto")
-    parser.add_argument("--device", type=str, help="default: cuda, if there is one")
-    parser.add_argument("--gguf_file", type=str, help="weights, in the folder of the model")
     parser.add_argument(
-        "--regrade", type=Path, metavar="FILE", help="JSON Lines of `idx` and `completion`"
+        "--out",
+        type=Path,
+        help="The folder for the answers. Default: eval/MODEL in the current folder.",
+    )
+    parser.add_argument(
+        "--batch_size", type=int, help="How many prompts are answered at a time. Default: 8."
+    )
+    parser.add_argument(
+        "--dtype", type=str, help="The type of the weights, such as bfloat16. Default: auto."
+    )
+    parser.add_argument(
+        "--device", type=str, help="The device of the model. Default: cuda, if there is one."
+    )
+    parser.add_argument(
+        "--gguf_file", type=str, help="Read the weights from this file in the model's folder."
+    )
+    parser.add_argument(
+        "--regrade",
+        type=Path,
+        metavar="FILE",
+        help="Grade the completions in this file: JSON Lines of `idx` and `completion`.",
     )
     parser.add_argument(
         "--fetch",
         action="store_true",
-        help="only download the questions of --tasks that the hub has, into --data",
+        help="Only download the questions of --tasks that the hub has, into --data.",
     )
-    parser.add_argument("--task", type=str, metavar="NAME", help="--regrade: the benchmark")
-    parser.add_argument("--items", type=Path, help="--regrade: file to write, a verdict a line")
+    parser.add_argument(
+        "--task", type=str, metavar="NAME", help="With --regrade: the benchmark of the completions."
+    )
+    parser.add_argument(
+        "--items", type=Path, help="With --regrade: write the verdicts to this file, one a line."
+    )
 
 
 def eval_(options: Any) -> dict[str, Any] | None:
-    """Evaluates or grades; the scores as data, or a table of them."""
+    """Evaluates a model, grades completions, or downloads questions: whichever the options say."""
     if options.fetch:
-        form, run = "--fetch", _fetched
+        form, run = "--fetch", _fetch
     elif options.regrade is not None:
-        form, run = "--regrade", _regraded
+        form, run = "--regrade", _regrade
     else:
         require(options.model is not None, "expected a model, or --regrade FILE")
-        form, run = "a model", _evaluated
+        form, run = "a model", _evaluate
     _check_form(options, form)
-    for name, what in (("limit", "at least 1 item"), ("batch_size", "at least 1")):
-        given = options[name]
-        require(given is None or given > 0, f"--{name}: expected {what}, got {given}")
+    for name, unit in (("limit", "item"), ("batch_size", "prompt")):
+        number = options[name]
+        require(number is None or number > 0, f"--{name}: expected at least 1 {unit}, got {number}")
     return run(options)
 
 
@@ -78,16 +101,20 @@ def _check_form(options: Any, form: str) -> None:
     names = dict.fromkeys(name for names in _TAKES.values() for name in names)
     wrong = [name for name in names if name not in _TAKES[form] and options[name] is not None]
     if wrong:
-        given, taken = (", ".join(f"--{name}" for name in some) for some in (wrong, _TAKES[form]))
-        raise InputError(f"{given}: no option of `vocagno eval` with {form}, which takes {taken}")
+        refused, allowed = (
+            ", ".join(f"--{name}" for name in names) for names in (wrong, _TAKES[form])
+        )
+        raise InputError(
+            f"{refused}: no option of `vocagno eval` with {form}, which takes {allowed}"
+        )
 
 
-def _fetched(options: Any) -> dict[str, Any] | None:
-    """Counts of items by benchmark."""
+def _fetch(options: Any) -> dict[str, Any] | None:
+    """Downloads the questions. With --json, returns the number of items by benchmark."""
     from vocagno.evaluation.benchmarks import SOURCES, fetch, find_benchmark
 
     if options.model is not None or options.regrade is not None:
-        raise InputError("--fetch goes with no model and no --regrade")
+        raise InputError("--fetch: only downloads questions; omit the model and --regrade")
     counts = {}
     for benchmark in map(find_benchmark, options.tasks or SOURCES):
         path, counts[benchmark.name] = fetch(benchmark, options.data)
@@ -95,7 +122,8 @@ def _fetched(options: Any) -> dict[str, Any] | None:
     return counts if options.json else None
 
 
-def _evaluated(options: Any) -> dict[str, Any] | None:
+def _evaluate(options: Any) -> dict[str, Any] | None:
+    """Evaluates a model. Returns the results as data, or prints a table of them."""
     from filelock import FileLock, Timeout
 
     from vocagno.evaluation.benchmarks import PAPER, find_benchmark
@@ -105,9 +133,9 @@ def _evaluated(options: Any) -> dict[str, Any] | None:
     out.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(out / ".lock", timeout=0), terminable():
-            measured, results = _measured(options, benchmarks, out)
+            measured, results = _ask_model(options, benchmarks, out)
     except Timeout as error:
-        raise InputError(f"{out}: another process writes there; give another --out") from error
+        raise InputError(f"{out}: another process writes here; give another --out") from error
     if options.json:
         return results
 
@@ -118,10 +146,13 @@ def _evaluated(options: Any) -> dict[str, Any] | None:
     return None
 
 
-def _measured(
+def _ask_model(
     options: Any, benchmarks: "list[Benchmark]", out: Path
 ) -> "tuple[Measured, dict[str, Any]]":
-    """Asks the model, and adds its results to those in the folder; all of them, and their file."""
+    """Asks the model and adds its results to those in the folder.
+
+    Returns: the results of all evaluations in the folder, as values and as `results.json` has them.
+    """
     from vocagno import __version__
     from vocagno.config.teacher import TeacherConfig
     from vocagno.evaluation import running, summary
@@ -133,7 +164,7 @@ def _measured(
     about = {
         "weights": weights_identity(named_model, out / "cache", "model"),
         "dtype": dtype,
-        "vocagno": __version__,  # earlier verdicts are not given again
+        "vocagno": __version__,  # another version may grade the same answer differently
     }
     running.check_same_run(out, about)
     before = summary.read_stored(out, about)
@@ -153,57 +184,62 @@ def _measured(
                 f"{now.count(name):,}, use another --out",
                 file=sys.stderr,
             )
-    found = summary.merge_results(before, now)
-    data = summary.results(options.model, found.shares, {**about, "examples": found.examples})
+    measured = summary.merge_results(before, now)
+    about_all = {**about, "examples": measured.examples}
+    data = summary.results(options.model, measured.shares, about_all)
     write_json(file, data)
-    return found, data
+    return measured, data
 
 
-def _regraded(options: Any) -> dict[str, Any]:
-    """The share of stored completions of one benchmark that is right, by both metrics."""
+def _regrade(options: Any) -> dict[str, Any]:
+    """Grades stored completions of one benchmark. Returns the share that is right, by metric."""
     from vocagno.evaluation.benchmarks import find_benchmark, read_completions, read_items
     from vocagno.evaluation.running import grade, write_verdicts
     from vocagno.evaluation.summary import METRICS, by_metric
 
     if options.model is not None or options.task is None:
-        raise InputError("--regrade: expected --task NAME, and no model")
+        raise InputError("--regrade: grades one benchmark; give --task NAME, and no model")
     benchmark = find_benchmark(options.task)
     completions, repeated = read_completions(options.regrade)
     completions = completions[: options.limit]
     items = read_items(benchmark, options.data)
-    _say_what_is_odd(options.regrade, benchmark, items, completions, repeated)
+    _warn_of_mismatch(options.regrade, benchmark, items, completions, repeated)
     graded = []
-    with Progress(f"grading {benchmark.name}", len(completions), unit="items", show=True) as shown:
-        for one in grade(benchmark, items, completions):
-            graded.append(one)
-            shown.at(len(graded))
+    with Progress(
+        f"grading {benchmark.name}", len(completions), unit="items", show=True
+    ) as progress:
+        for completion in grade(benchmark, items, completions):
+            graded.append(completion)
+            progress.at(len(graded))
     if options["items"] is not None:
         write_verdicts(options["items"], graded)
-    found = by_metric({benchmark.name: [one.verdict for one in graded]})
-    shares = {metric: found[metric][benchmark.name].value for metric in METRICS}
+    results = by_metric({benchmark.name: [completion.verdict for completion in graded]})
+    shares = {metric: results[metric][benchmark.name].value for metric in METRICS}
     return {"task": benchmark.name, "count": len(graded), **shares}
 
 
-def _say_what_is_odd(
+def _warn_of_mismatch(
     path: Path,
     benchmark: "Benchmark",
     items: "list[Item]",
     completions: "list[Completion]",
     repeated: int,
 ) -> None:
+    """Prints what suggests that the completions answer another file than that of the items."""
     name, questions = benchmark.name, {item.index: item.question.split() for item in items}
-    other = [
-        one.where
-        for one in completions
-        if one.question is not None and one.question.split() != questions.get(one.index)
+    mismatches = [
+        completion.where
+        for completion in completions
+        if completion.question is not None
+        and completion.question.split() != questions.get(completion.index)
     ]
     if repeated:
         print(f"{path}: {repeated} lines repeat an idx; the last of each counts", file=sys.stderr)
     if (count := len(completions)) < len(items):
         print(f"{path}: {count:,} of the {len(items):,} items of {name}", file=sys.stderr)
-    if other:
+    if mismatches:
         print(
-            f"{other[0]}: the question is not that of the item with this idx in {name} "
-            f"({len(other):,} such lines): are these answers to the same file?",
+            f"{mismatches[0]}: the question is not that of the item with this idx in {name} "
+            f"({len(mismatches):,} such lines): are these answers to the same file?",
             file=sys.stderr,
         )

@@ -1,5 +1,8 @@
-"""`vocagno guidance` and `vocagno limit`: what a student learns of one text, and the
-`guidance.window_max_loss` that keeps a text known to be clean."""
+"""The commands `vocagno guidance` and `vocagno limit`.
+
+The first one shows what a student learns of one text. The second one finds the
+`guidance.window_max_loss` that keeps a text which is known to be clean.
+"""
 
 import math
 import sys
@@ -8,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocagno.cli.alignment import add_text, given_text
+from vocagno.cli.alignment import add_text, read_text
 from vocagno.config.arguments import CORPUS, TOKENIZER, add_cache_and_max_refused
 from vocagno.errors import require
 from vocagno.system.progress import draw_in_terminal, in_table
@@ -21,10 +24,11 @@ if TYPE_CHECKING:
     from vocagno.tokens.student_tokenizer import StudentTokenizer
 
 _RULE = "unit top_fraction max_threshold window window_max_loss aggregation unmapped".split()
-"""Fields of `GuidanceConfig` that are options here. A text is a row of its own, so `scope` and
-`normalize` say nothing about it; nor about the weights of `vocagno bake`."""
-_OF_TEACHER = "gguf_file tokenizer bos dtype context min_context".split()
-_MODEL = "folder or hub name of a causal language model"
+"""The fields of `GuidanceConfig` that are options of `vocagno guidance` and `vocagno bake`. `scope`
+and `normalize` are not: neither changes the weights of one text, nor those that are baked."""
+_TEACHER_FIELDS = "gguf_file tokenizer bos dtype context min_context".split()
+_SHARES = (0.95, 0.98, 0.99, 0.995, 0.999)
+"""The shares of a clean text for which `vocagno limit` shows a limit, besides --keep."""
 
 
 def add_rule(parser: Any) -> None:
@@ -35,6 +39,7 @@ def add_rule(parser: Any) -> None:
 
 
 def _add_fields(parser: Any, group: str, config: Any, names: Sequence[str]) -> None:
+    """Adds some fields of a configuration as the options `--group.name`."""
     skipped = {field.name for field in fields(config)} - {*names}
     parser.add_class_arguments(config, group, skip=skipped)
 
@@ -42,25 +47,29 @@ def _add_fields(parser: Any, group: str, config: Any, names: Sequence[str]) -> N
 def add_guidance(parser: Any) -> None:
     """Show which tokens of a text the student learns from the teacher, and why.
 
-    As a table, a page, a figure or numbers. The text is ranked as a row of its own.
+    The answer is a table, a page, a figure or numbers. The tokens compete within the text, which is
+    a row by itself.
     """
     from vocagno.config.guidance import GuidanceConfig
     from vocagno.config.options import StudentConfig
     from vocagno.config.teacher import TeacherConfig
 
-    parser.add_argument("student.model", type=str, metavar="student", help=_MODEL)
-    parser.add_argument("teacher.model", type=str, metavar="teacher", help=_MODEL)
+    for role in ("student", "teacher"):
+        words = f"The {role}: a folder or hub name of a causal language model."
+        parser.add_argument(f"{role}.model", type=str, metavar=role, help=words)
     add_text(parser, "show")
-    parser.add_argument("--html", type=Path, help="draw it as a page, into this file")
-    parser.add_argument("--figure", type=Path, help="draw a short text into this .svg or .png file")
+    parser.add_argument("--html", type=Path, help="Write the guidance as a page into this file.")
+    parser.add_argument(
+        "--figure", type=Path, help="Draw a short text into this .svg or .png file."
+    )
     _add_fields(parser, "guidance", GuidanceConfig, ["method", *_RULE])
     _add_fields(parser, "student", StudentConfig, ["tokenizer", "eos"])
-    _add_fields(parser, "teacher", TeacherConfig, _OF_TEACHER)
+    _add_fields(parser, "teacher", TeacherConfig, _TEACHER_FIELDS)
 
 
 def guidance(options: Any) -> dict[str, Any] | None:
-    """Writes page and figure; the guidance as data, or as a table."""
-    text = given_text(options, "`guidance` shows one text; give a part of it")
+    """Writes the page and the figure, and returns the guidance as data or prints it as a table."""
+    text = read_text(options, "`guidance` shows one text; give a part of it")
     if options.figure is not None:
         from vocagno.views.figure import check_format, check_text
 
@@ -90,9 +99,6 @@ def guidance(options: Any) -> dict[str, Any] | None:
     return None
 
 
-_SHARES = (0.95, 0.98, 0.99, 0.995, 0.999)
-
-
 def add_limit(parser: Any) -> None:
     """Find the limit for lines of noise that keeps a share of a clean text.
 
@@ -101,20 +107,30 @@ def add_limit(parser: Any) -> None:
     """
     from vocagno.config.teacher import TeacherConfig
 
-    parser.add_argument("text", type=str, help=f"clean text of the domain: {CORPUS}")
-    parser.add_argument("--tokenizer", required=True, help=f"of the student: {TOKENIZER}")
-    parser.add_argument("--keep", type=float, default=0.99, help="share of the tokens to keep")
-    parser.add_argument("--scores", type=Path | None, help="store of teacher scores of the text")
-    parser.add_argument("--corpus", type=str | None, help="training text to compare with")
-    parser.add_argument("--corpus_scores", type=Path | None, help="store of its teacher scores")
-    parser.add_argument("--eos", type=str | None, help="token after every document")
-    parser.add_argument("--seq_len", type=int, default=2048, help="predicted tokens of a row")
+    parser.add_argument("text", type=str, help=f"Clean text of the domain: {CORPUS}.")
+    parser.add_argument("--tokenizer", required=True, help=f"The student's tokenizer: {TOKENIZER}.")
+    parser.add_argument(
+        "--keep", type=float, default=0.99, help="Keep this share of the clean text's tokens."
+    )
+    parser.add_argument(
+        "--scores", type=Path | None, help="The store of the teacher's scores of the clean text."
+    )
+    parser.add_argument(
+        "--corpus", type=str | None, help="A training text to compare the clean text with."
+    )
+    parser.add_argument(
+        "--corpus_scores", type=Path | None, help="The store of the teacher's scores of --corpus."
+    )
+    parser.add_argument("--eos", type=str | None, help="The token that ends every document.")
+    parser.add_argument(
+        "--seq_len", type=int, default=2048, help="The number of predicted tokens of a row."
+    )
     add_cache_and_max_refused(parser)
     parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard", "also"})
 
 
 def limit(options: Any) -> dict[str, Any] | None:
-    """The limit, and what it and those for other shares keep."""
+    """Finds the limit. Returns or prints it with those of other shares, and what each keeps."""
     from vocagno.guidance.rules import kept_share, limit_that_keeps
     from vocagno.models.loading import local_device
     from vocagno.teacher.scoring import ConfiguredTeacher
@@ -125,7 +141,7 @@ def limit(options: Any) -> dict[str, Any] | None:
     teacher = ConfiguredTeacher(options.teacher, options.cache, local_device())
     require(
         options.corpus is not None or options.corpus_scores is None,
-        "--corpus_scores: are of --corpus; give that, too",
+        "--corpus_scores: these are scores of --corpus; give --corpus, too, or omit them",
     )
     require(
         options.corpus != options.text,
@@ -134,14 +150,19 @@ def limit(options: Any) -> dict[str, Any] | None:
     stores = {options.text: options.scores}
     if options.corpus is not None:
         stores[options.corpus] = options.corpus_scores
-    names, given = list(stores), (options, tokenizer, teacher)
+    names = list(stores)
     with terminable():
-        losses = [_losses(name, store, *given) for name, store in stores.items()]
+        losses = [
+            _neighbour_losses(name, store, options, tokenizer, teacher)
+            for name, store in stores.items()
+        ]
+    # A token without losses around it has -inf: every limit keeps it, so no smaller share exists.
     always = kept_share(-math.inf, losses[0])
     shares = sorted({*(share for share in _SHARES if share > always), options.keep})
     limits = {share: limit_that_keeps(share, losses[0]) for share in shares}
     kept = {
-        share: [kept_share(most, of_text) for of_text in losses] for share, most in limits.items()
+        share: [kept_share(max_loss, text_losses) for text_losses in losses]
+        for share, max_loss in limits.items()
     }
     chosen = limits[options.keep]
     if options.json:
@@ -152,23 +173,24 @@ def limit(options: Any) -> dict[str, Any] | None:
         ]
         return {"window_max_loss": chosen, "tokens": tokens, "limits": rows}
     heading = ["nats a byte", *(f"kept of {name}" for name in names)]
-    lines = [[f"{limits[share]:.2f}", *(f"{one:.1%}" for one in kept[share])] for share in shares]
+    lines = [[f"{limits[share]:.2f}", *(f"{part:.1%}" for part in kept[share])] for share in shares]
     print(in_table([heading, *lines]))
     share = kept[options.keep][0]
     print(f"\nguidance.window_max_loss: {chosen}  # keeps {share:.1%} of {options.text}")
     return None
 
 
-def _losses(
+def _neighbour_losses(
     name: str,
     store: Path | None,
     options: Any,
     tokenizer: "StudentTokenizer",
     teacher: "ConfiguredTeacher",
 ) -> "NDArray[Any]":
-    """What the teacher loses on the neighbours of each token of a text, in nats a byte.
+    """Measures the teacher's loss on the neighbours of each token of a text, in nats a byte.
 
-    Args: store: of its scores; None: that in the cache, made if it is not there.
+    Args: store: the folder with the scores; None stands for that in the cache, which is made if it
+        is missing.
     """
     from vocagno.config.guidance import GuidanceConfig
     from vocagno.config.options import DataConfig
@@ -184,8 +206,8 @@ def _losses(
     scores = MatchedScores(teacher.scores(lambda: corpus, store, show_progress=True), rows)
     require(
         not scores.missing_documents,
-        f"{scores.store.folder}: has no scores of {scores.missing_documents:,} documents of "
-        f"{name}; run `vocagno score` on it",
+        f"{scores.store.folder}: the store has no scores of {scores.missing_documents:,} documents "
+        f"of {name}; run `vocagno score` on it",
     )
     collator = Collator(scores, GuidanceConfig(), data, tokenizer.spans.line_ends())
     return losses_of_neighbours((rows[number] for number in range(len(rows))), collator)

@@ -1,4 +1,4 @@
-"""`vocagno transfer` and `vocagno unpack`: model folders for training, made from other models."""
+"""The commands `vocagno transfer` and `vocagno unpack`: a model folder, made from another model."""
 
 import sys
 from dataclasses import asdict
@@ -12,38 +12,42 @@ if TYPE_CHECKING:
     from vocagno.tokens.token_spans import TokenSpans
 
 _CONTEXT = 512
-"""Longest run of tokens that losses of --text are measured on."""
+"""The longest run of tokens on which the losses of --text are measured."""
 
 
 def add_transfer(parser: Any) -> None:
     """Give a model another tokenizer, with rows made from those of the old one.
 
-    A token that both vocabularies have keeps its rows; another one gets the mean of the rows of the
-    old tokens that spell it, weighted by their bytes. The model that comes out is worse until it is
-    trained, for which its old self can be the teacher:
+    A token that both vocabularies have keeps its rows. Any other token gets the mean of the rows of
+    the old tokens that spell it, weighted by their bytes. The new model is worse until it is
+    trained. Its teacher can be the old model:
     vocagno train --student.model FOLDER --teacher.model MODEL.
     """
-    parser.add_argument("model", type=str, help="folder of the model, or its name on the hub")
+    parser.add_argument("model", type=str, help="The model: a folder or a hub name.")
     parser.add_argument(
-        "tokenizer", type=str, help="the new one: a folder, a name on the hub, or a tokenizer.json"
+        "tokenizer",
+        type=str,
+        help="The new tokenizer: a folder, a hub name, or a tokenizer.json.",
     )
-    parser.add_argument("--out", type=Path, required=True, help="new folder for the model")
-    parser.add_argument("--eos", type=str | None, help="its end of text, if it declares none")
+    parser.add_argument("--out", type=Path, required=True, help="The new folder for the model.")
+    parser.add_argument(
+        "--eos", type=str | None, help="The token that ends a text, if the tokenizer declares none."
+    )
     parser.add_argument(
         "--text",
         type=str | None,
-        help=f"nats a byte are measured on it, before and after: {CORPUS}",
+        help=f"Measure nats a byte on this corpus, before and after: {CORPUS}.",
     )
 
 
 def add_unpack(parser: Any) -> None:
     """Make a model folder from a GGUF file: weights that train, configuration and tokenizer."""
-    parser.add_argument("file", type=Path, help="the GGUF file")
-    parser.add_argument("--out", type=Path, required=True, help="new folder for the model")
+    parser.add_argument("file", type=Path, help="The GGUF file.")
+    parser.add_argument("--out", type=Path, required=True, help="The new folder for the model.")
 
 
 def transfer(options: Any) -> dict[str, Any]:
-    """Writes the model with the new tokenizer; what its rows were made from."""
+    """Writes the model with the new tokenizer. Returns what its rows were made from."""
     from transformers import AutoTokenizer
 
     from vocagno.models.transfer import special_counterparts, transfer_
@@ -59,13 +63,13 @@ def transfer(options: Any) -> dict[str, Any]:
     old, new = TokenSpans(old_tokenizer), TokenSpans(new_tokenizer)
     result: dict[str, Any] = {"tokens_before": old.vocabulary_size, "tokens": new.vocabulary_size}
     if texts:
-        result |= _measured(model, old, texts, "_before")
+        result |= _measure(model, old, texts, "_before")
     counts = transfer_(model, old, new, special_counterparts(old_tokenizer, new_tokenizer))
     result |= {f"{name}_rows": count for name, count in asdict(counts).items()}
     _set_special_ids(model, new_tokenizer)
     _keep_chat_template(old_tokenizer, new_tokenizer)
     if texts:
-        result |= _measured(model, new, texts, "")
+        result |= _measure(model, new, texts, "")
     card = (
         f"The weights of `{Path(options.model).name}` with the tokenizer of "
         f"`{Path(options.tokenizer).name}`: {counts.copied:,} rows are copied, {counts.composed:,} "
@@ -77,7 +81,7 @@ def transfer(options: Any) -> dict[str, Any]:
 
 
 def unpack(options: Any) -> dict[str, Any]:
-    """Writes the model of a GGUF file as transformers' `from_pretrained` reads it, in float32."""
+    """Writes the model of a GGUF file as a float32 folder that transformers reads."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -86,7 +90,7 @@ def unpack(options: Any) -> dict[str, Any]:
     _check_new(options.out)
     folder, name = str(options.file.parent), options.file.name
     if not options.file.is_file():
-        raise InputError(f"file: no file {options.file}")
+        raise InputError(f"file: there is no file {options.file}")
     packed = causal_model(folder, "file", gguf_file=name, dtype=torch.float32)
     config = packed.config
     if hasattr(config, "quantization_config"):  # transformers saves no model that has one
@@ -105,7 +109,7 @@ def unpack(options: Any) -> dict[str, Any]:
 
 def _check_new(folder: Path) -> None:
     if folder.exists():
-        raise InputError(f"--out: {folder} is there; name a new folder, or remove it")
+        raise InputError(f"--out: {folder} exists already; name a new folder, or remove it")
 
 
 def _texts(corpus: str) -> list[str]:
@@ -113,12 +117,12 @@ def _texts(corpus: str) -> list[str]:
 
     texts = [text for batch in read_batches(corpus) for text in batch if text]
     if not texts:
-        raise InputError(f"--text: {corpus} has no text")
+        raise InputError(f"--text: {corpus} has no text to measure on; name a corpus that has some")
     return texts
 
 
 def _new_tokenizer(name: str, eos: str | None) -> Any:
-    """The transformers tokenizer of a folder, a name or a tokenizer.json, with an end of text."""
+    """Loads the tokenizer of a folder, a hub name or a tokenizer.json, and sets its EOS."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     from vocagno.tokens.student_tokenizer import student_tokenizer
@@ -135,8 +139,8 @@ def _new_tokenizer(name: str, eos: str | None) -> Any:
     return tokenizer
 
 
-def _measured(model: Any, spans: "TokenSpans", texts: list[str], suffix: str) -> dict[str, float]:
-    """Bytes a token and nats a byte, of the tokens that have a loss."""
+def _measure(model: Any, spans: "TokenSpans", texts: list[str], suffix: str) -> dict[str, float]:
+    """Measures bytes a token and nats a byte, over the tokens that have a loss."""
     import numpy as np
 
     from vocagno.teacher.scorer import TransformersScorer
@@ -159,7 +163,7 @@ def _measured(model: Any, spans: "TokenSpans", texts: list[str], suffix: str) ->
 
 
 def _set_special_ids(model: Any, tokenizer: Any) -> None:
-    """Names the ends and the padding of the new tokenizer in both configurations of a model."""
+    """Sets BOS, EOS and padding of the new tokenizer in both configurations of a model."""
     for role in ("bos_token_id", "eos_token_id", "pad_token_id"):
         value = getattr(tokenizer, role)
         for config in (model.config.get_text_config(), model.generation_config):
@@ -172,9 +176,9 @@ def _keep_chat_template(old_tokenizer: Any, new_tokenizer: Any) -> None:
     template = old_tokenizer.chat_template
     if template is None or new_tokenizer.chat_template is not None:
         return
-    known = new_tokenizer.get_vocab()
+    vocabulary = new_tokenizer.get_vocab()
     names = [str(token) for token in old_tokenizer.added_tokens_decoder.values() if token.special]
-    if lost := [name for name in names if name in str(template) and name not in known]:
+    if lost := [name for name in names if name in str(template) and name not in vocabulary]:
         print(
             f"warning: the chat template is omitted: the new tokenizer has no {', '.join(lost)}",
             file=sys.stderr,

@@ -1,8 +1,9 @@
-"""`vocagno score` and `vocagno prepare`: the stores that training reads, made before it; and
-`vocagno bake`: losses parallel to a token file of another trainer.
+"""The commands `vocagno score`, `prepare` and `bake`, which make what training reads.
 
-Any number of processes may run one command, on all machines that see the folder. They share the
-shards, and each returns when all shards are there. A killed process loses only its shard.
+`score` and `prepare` make the stores of training, `bake` the losses for a token file of another
+trainer. Any number of processes may run one command, on all machines that see the folder. They
+share the shards, and each process returns when all shards are there. A killed process loses only
+the shard that it was making.
 """
 
 import os
@@ -31,29 +32,34 @@ def add_score(parser: Any) -> None:
     parser.add_argument(
         "--shard_bytes",
         type=int,
-        help="bytes of text of a shard, what a killed process loses; default: those of the store "
-        "in --out, else a sixteenth of the text, from 20,000 to 2,000,000",
+        help="The bytes of text of a shard: what a killed process loses. Default: those of the "
+        "store in --out, else a sixteenth of the text, from 20,000 to 2,000,000.",
     )
     parser.add_argument(
         "--shards",
         type=str,
         metavar="I/N",
-        help="score only part I of N, without locks; then run `vocagno scores finish`",
+        help="Score only part I of N, without locks. After all parts, run `vocagno scores finish`.",
     )
     parser.add_argument(
-        "--status", action="store_true", help="show how far the store is, and score nothing"
+        "--status", action="store_true", help="Show how far the store is, and score nothing."
     )
     parser.add_argument(
         "--dry_run",
         action="store_true",
-        help="estimate tokens, bytes and hours from a sample and a short burst, and write nothing",
+        help="Estimate tokens, bytes and hours from a sample and a short burst, and write nothing.",
     )
-    parser.add_argument("--candidates", type=int, metavar="K", help="as teacher.candidates")
-    parser.add_argument("--sampled", action="store_true", default=None, help="as teacher.sampled")
+    parser.add_argument(
+        "--candidates", type=int, metavar="K", help="Shorter name of --teacher.candidates."
+    )
+    parser.add_argument(
+        "--sampled", action="store_true", default=None, help="Shorter name of --teacher.sampled."
+    )
     parser.add_argument(
         "--student",
         type=str | None,
-        help=f"with --candidates: check first that they can train this student: {TOKENIZER}",
+        help="With --candidates: check first that they can train a student with this tokenizer: "
+        f"{TOKENIZER}.",
     )
     parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard", "also"})
 
@@ -61,21 +67,27 @@ def add_score(parser: Any) -> None:
 def add_prepare(parser: Any) -> None:
     """Tokenize a corpus for a student, and pack it into rows."""
     _add_corpus(parser)
-    parser.add_argument("--tokenizer", required=True, help=TOKENIZER)
-    parser.add_argument("--eos", type=str, help="token after every document")
-    parser.add_argument("--seq_len", type=int, default=2048, help="predicted tokens of a row")
-    parser.add_argument("--workers", type=int, help="processes; default: one for each core")
+    parser.add_argument("--tokenizer", required=True, help=f"The student's tokenizer: {TOKENIZER}.")
+    parser.add_argument("--eos", type=str, help="The token that ends every document.")
+    parser.add_argument(
+        "--seq_len", type=int, default=2048, help="The number of predicted tokens of a row."
+    )
+    parser.add_argument(
+        "--workers", type=int, help="The number of processes. Default: one for each core."
+    )
 
 
 def _add_corpus(parser: Any) -> None:
-    parser.add_argument("corpus", type=str, help=CORPUS)
-    parser.add_argument("--config", action="config", help="YAML file with these options")
-    parser.add_argument("--out", type=Path, help="folder of the store; default: in the cache")
+    parser.add_argument("corpus", type=str, help=f"The corpus: {CORPUS}.")
+    parser.add_argument("--config", action="config", help="Read options from this YAML file.")
+    parser.add_argument(
+        "--out", type=Path, help="The folder of the store. Default: a folder in the cache."
+    )
     add_cache_and_max_refused(parser)
 
 
 def score(options: Any) -> dict[str, Any] | None:
-    """Makes the store where it is missing. Of processes of one launch the first one says so."""
+    """Makes the shards that the store lacks. The first process returns what the store has."""
     from vocagno.data.prepare import scan_with_progress
     from vocagno.data.store.format import REFUSED, say_omitted
     from vocagno.data.store.state import shard_bytes_of, state_of
@@ -83,29 +95,32 @@ def score(options: Any) -> dict[str, Any] | None:
     from vocagno.teacher.scores import SCORES, ScoreStore
     from vocagno.teacher.scoring import ConfiguredTeacher
 
-    first = os.environ.get("RANK", "0") == "0"
-    part = _part(options)
+    is_first = os.environ.get("RANK", "0") == "0"
+    part = _read_part(options)
     _check_shard_bytes(options)
-    config = options.teacher
-    named = {name: getattr(options, name) for name in ("candidates", "sampled")}
-    config = replace(config, **{name: n for name, n in named.items() if n is not None})
+    aliases = {name: getattr(options, name) for name in ("candidates", "sampled")}
+    overrides = {name: value for name, value in aliases.items() if value is not None}
+    config = replace(options.teacher, **overrides)
     teacher = ConfiguredTeacher(config, options.cache, local_device())
     if options.student is not None:
         from vocagno.tokens.buckets import buckets
         from vocagno.tokens.token_spans import TokenSpans
 
-        words = "--student: names whom the candidates are for; add --candidates K"
-        require(config.candidates > 0, words)
+        require(
+            config.candidates > 0,
+            "--student: checks the candidates of the scores; add --candidates K, or omit it",
+        )
         student = TokenSpans.from_pretrained(options.student)
         buckets(student, teacher.spans, cache=options.cache / "buckets").check()
     with terminable():
-        # Before the corpus is read, which may take long; but what is wrong with it comes first.
+        # To read the corpus may take long, so the model is checked before. A corpus that does not
+        # exist is reported first, by `scan_with_progress`.
         if config.model is not None and Path(options.corpus).exists():
             teacher.check()
         corpus = scan_with_progress(
             options.corpus,
             options.cache,
-            show_progress=first,
+            show_progress=is_first,
             shard_bytes=options.shard_bytes or shard_bytes_of(options.out),
             max_refused=options.max_refused,
         )
@@ -115,11 +130,11 @@ def score(options: Any) -> dict[str, Any] | None:
             from vocagno.training.estimate import CorpusSample, estimate_scoring
 
             return estimate_scoring([CorpusSample(corpus)], teacher)
-        folder, made = teacher.make_scores(corpus, options.out, show_progress=first, part=part)
+        folder, made = teacher.make_scores(corpus, options.out, show_progress=is_first, part=part)
     if part is not None:
         about = {"part": options.shards, "shards": len(part.of(corpus.shards))}
         return {"store": str(folder), **about, **made.as_dict()}
-    if not first:
+    if not is_first:
         return None
     store = ScoreStore(folder)
     refused = store.manifest.count(REFUSED)
@@ -145,22 +160,25 @@ def score(options: Any) -> dict[str, Any] | None:
     }
 
 
-def _part(options: Any) -> "Part | None":
-    """What `--shards` asks for. Raises: InputError for bad options."""
+def _read_part(options: Any) -> "Part | None":
+    """Reads `--shards`. None stands for all shards. Raises: InputError for bad options."""
     from vocagno.data.store.building import Part
 
     if options.shards is None:
         return None
-    found = re.fullmatch(r"(\d+)/(\d+)", options.shards)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
+    match = re.fullmatch(r"(\d+)/(\d+)", options.shards)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise InputError(f"--shards: expected I/N, I from 1 to N, as in 3/8; got {options.shards}")
     if options.teacher.tensor_parallel:
-        raise InputError("--shards: not with teacher.tensor_parallel, whose processes share shards")
-    return Part(int(found[1]), int(found[2]))
+        raise InputError("--shards: teacher.tensor_parallel shares them already; omit either")
+    return Part(int(match[1]), int(match[2]))
 
 
 def _check_shard_bytes(options: Any) -> None:
-    """Raises: InputError for a bad number, or one whose store training would not find."""
+    """Refuses a size that is not positive, or whose store training would not find.
+
+    Raises: InputError.
+    """
     size = options.shard_bytes
     require(size is None or size > 0, f"--shard_bytes must be positive, got {size}")
     if size is not None and options.out is None and not options.dry_run:
@@ -171,14 +189,15 @@ def _check_shard_bytes(options: Any) -> None:
 
 
 def prepare(options: Any) -> dict[str, Any]:
-    """Makes the rows where they are missing."""
+    """Makes the rows that the store lacks. Returns what the store has."""
     from vocagno.data.prepare import prepare_rows, scan_with_progress
     from vocagno.data.store.format import REFUSED, say_omitted
     from vocagno.data.store.state import shard_bytes_of
     from vocagno.tokens.student_tokenizer import student_tokenizer
 
+    # The cores that this process may use: in a container, fewer than the machine has.
     affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1  # that this process may use
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     workers = cores if options.workers is None else options.workers
     require(options.seq_len > 0, f"--seq_len must be positive, got {options.seq_len}")
     require(workers > 0, f"--workers must be positive, got {workers}")
@@ -186,11 +205,22 @@ def prepare(options: Any) -> dict[str, Any]:
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
     tokenizer = student_tokenizer(options.tokenizer, options.eos)
     with terminable():
-        size, share = shard_bytes_of(options.out), options.max_refused
-        about: dict[str, Any] = {"show_progress": True, "shard_bytes": size, "max_refused": share}
-        corpus = scan_with_progress(options.corpus, options.cache, **about)
-        given = corpus, tokenizer, options.seq_len, options.cache
-        rows, made = prepare_rows(*given, show_progress=True, workers=workers, folder=options.out)
+        corpus = scan_with_progress(
+            options.corpus,
+            options.cache,
+            show_progress=True,
+            shard_bytes=shard_bytes_of(options.out),
+            max_refused=options.max_refused,
+        )
+        rows, made = prepare_rows(
+            corpus,
+            tokenizer,
+            options.seq_len,
+            options.cache,
+            show_progress=True,
+            workers=workers,
+            folder=options.out,
+        )
     refused = rows.manifest.count(REFUSED)
     say_omitted(rows.folder, corpus.documents, refused)
     return {
@@ -205,7 +235,7 @@ def prepare(options: Any) -> dict[str, Any]:
 
 
 def _peak_memory() -> dict[str, Any]:
-    """Of this process, not of those that it started."""
+    """Returns the peak memory of this process, without that of the processes it started."""
     peak = peak_megabytes()
     return {} if peak is None else {"peak_memory_mb": round(peak)}
 
@@ -213,52 +243,69 @@ def _peak_memory() -> dict[str, Any]:
 def add_bake(parser: Any) -> None:
     """Write the teacher's loss of each token of a token file, for trainers that read it.
 
-    A float16 for each token of a `.bin`, `.ds` or `.npy`, and on request a weight, and candidates.
+    The losses are float16, one for each token of a `.bin`, `.ds` or `.npy` file. On request, the
+    command writes weights and candidates, too.
     """
-    parser.add_argument("tokens", type=Path, help=".bin with .idx, .ds with .ds.index, or .npy")
-    parser.add_argument("--scores", type=Path, required=True, help="store of teacher scores")
-    parser.add_argument("--tokenizer", type=str, required=True, help=f"of the ids: {TOKENIZER}")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the streams")
+    parser.add_argument("tokens", type=Path, help="A .bin with .idx, .ds with .ds.index, or .npy.")
+    parser.add_argument("--scores", type=Path, required=True, help="The store of teacher scores.")
     parser.add_argument(
-        "--eos", type=str | None, help=".npy: token after every document; default: the tokenizer's"
+        "--tokenizer", type=str, required=True, help=f"The tokenizer of the ids: {TOKENIZER}."
+    )
+    parser.add_argument("--out", type=Path, required=True, help="The folder to write to.")
+    parser.add_argument(
+        "--eos",
+        type=str | None,
+        help="For .npy: the token that ends every document. Default: the tokenizer's own.",
     )
     parser.add_argument(
-        "--boundaries", type=Path | None, help=".npy: places of the documents, in place of --eos"
+        "--boundaries",
+        type=Path | None,
+        help="For .npy: a file that says where documents begin and end, in place of --eos.",
     )
     parser.add_argument(
         "--dtype",
         type=Literal["uint16", "uint32"] | None,
-        help=".npy without NumPy's header: type of the ids",
+        help="For .npy without NumPy's header: the type of the ids.",
     )
     parser.add_argument(
-        "--unit", type=Literal["token", "group"], default="token", help="as guidance.unit"
+        "--unit",
+        type=Literal["token", "group"],
+        default="token",
+        help="Whether a token or a group of tokens has a loss (guidance.unit).",
     )
     parser.add_argument(
-        "--aggregation", type=Reduction, default="max", help="as guidance.aggregation"
+        "--aggregation",
+        type=Reduction,
+        default="max",
+        help="How a token's loss follows from several teacher tokens (guidance.aggregation).",
     )
     parser.add_argument(
-        "--min_coverage", type=float, default=0.99, help="stop if fewer tokens have a loss"
+        "--min_coverage",
+        type=float,
+        default=0.99,
+        help="Stop if a smaller share of the tokens has a loss.",
     )
     parser.add_argument(
-        "--weights", action="store_true", help="write weights, too: by the rule of guidance"
+        "--weights", action="store_true", help="Write weights, too, by the rule of --guidance."
     )
     parser.add_argument(
         "--teacher_tokenizer",
         type=str | None,
-        help=f"write the scores' candidates, too, over buckets of both tokenizers: {TOKENIZER}",
+        help="Write candidates, too, over the buckets of --tokenizer and this one, the teacher's: "
+        f"{TOKENIZER}.",
     )
     add_cache_and_max_refused(parser)
     add_rule(parser)
 
 
 def bake(options: Any) -> dict[str, Any]:
-    """Writes the streams where they are missing; what they hold."""
+    """Writes the streams that are missing. Returns their folder, and counts of what they hold."""
     from vocagno.config.guidance import GuidanceConfig
 
     rule = options.guidance if options.weights else None
     require(
         options.weights or options.guidance == GuidanceConfig(),
-        "--guidance: is the rule of the weights; add --weights, or omit it",
+        "--guidance: sets the rule of the weights; add --weights, or omit it",
     )
     require(
         options.unit == "token" or options.aggregation == "max",
@@ -279,7 +326,7 @@ def bake(options: Any) -> dict[str, Any]:
 
     if rule is not None:
         check_rule(rule)
-    file, spans = _opened(options)
+    file, spans = _open_token_file(options)
     store = ScoreStore(options.scores)
     targets = None
     if options.teacher_tokenizer is not None:
@@ -292,30 +339,40 @@ def bake(options: Any) -> dict[str, Any]:
             f"--teacher_tokenizer: {options.scores} has no candidates; score with --candidates",
         )
         teacher = TokenSpans.from_pretrained(options.teacher_tokenizer)
-        known = store.manifest.made_from.get("tokenizer")
+        fingerprint = store.manifest.made_from.get("tokenizer")
         require(
-            teacher.fingerprint == known,
-            f"--teacher_tokenizer: is not that of the scores ({known}); give the teacher's",
+            teacher.fingerprint == fingerprint,
+            f"--teacher_tokenizer: {options.teacher_tokenizer} is not that of the scores "
+            f"({fingerprint}); give the teacher's",
         )
-        cache = options.cache / "buckets"
-        targets = BucketTargets(buckets(spans, teacher, cache=cache), store.candidates)
-    given = file, spans, store, options.out, losses, rule, targets
+        shared = buckets(spans, teacher, cache=options.cache / "buckets")
+        targets = BucketTargets(shared, store.candidates)
     with terminable():
-        counts = bake_file(*given, max_refused=options.max_refused, show_progress=True)
+        counts = bake_file(
+            file,
+            spans,
+            store,
+            options.out,
+            losses,
+            rule,
+            targets,
+            max_refused=options.max_refused,
+            show_progress=True,
+        )
     say_omitted(options.out, counts["documents"], counts.get(REFUSED, 0))
     return {"folder": str(options.out), **counts}
 
 
-def _opened(options: Any) -> tuple[Any, Any]:
-    """The token file, and the tokenizer of its ids."""
+def _open_token_file(options: Any) -> tuple[Any, Any]:
+    """Opens the token file. Returns it with the tokenizer of its ids."""
     from vocagno.integrations.token_files import open_token_file, tokens_path
     from vocagno.tokens.student_tokenizer import student_tokenizer
     from vocagno.tokens.token_spans import TokenSpans
 
-    given = {"boundaries": options.boundaries, "dtype": options.dtype}
+    layout = {"boundaries": options.boundaries, "dtype": options.dtype}
     if tokens_path(options.tokens).suffix != ".npy" or options.boundaries is not None:
         require(options.eos is None, "--eos: is for a .npy without --boundaries; omit it")
-        file = open_token_file(options.tokens, **given)
+        file = open_token_file(options.tokens, **layout)
         return file, TokenSpans.from_pretrained(options.tokenizer)
     tokenizer = student_tokenizer(options.tokenizer, options.eos)
     require(
@@ -323,4 +380,4 @@ def _opened(options: Any) -> tuple[Any, Any]:
         f"--eos: {tokenizer.eos!r} is an ordinary token of {options.tokenizer} and would count as "
         "text; mark it as special in its tokenizer.json",
     )
-    return open_token_file(options.tokens, eos_id=tokenizer.eos_id, **given), tokenizer.spans
+    return open_token_file(options.tokens, eos_id=tokenizer.eos_id, **layout), tokenizer.spans
