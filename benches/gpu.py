@@ -47,7 +47,7 @@ from vocagno.guidance import selective_cross_entropy
 from vocagno.models.loading import local_device
 from vocagno.quickstart.problems import documents
 from vocagno.quickstart.tokenizers import EOS, student_tokenizer, teacher_tokenizer
-from vocagno.teacher.candidates import Scored, probabilities_of
+from vocagno.teacher.candidates import ScoredWindow, probabilities_of
 from vocagno.teacher.scorer import TransformersScorer
 from vocagno.teacher.windows import Window
 
@@ -336,7 +336,7 @@ def plain_losses(model: Any, window: Window) -> np.ndarray:
     return -log_p_NV.gather(1, labels_N1).squeeze(1).cpu().numpy()
 
 
-def difference_of_candidates(scored: Scored, model: Any, window: Window) -> float:
+def difference_of_candidates(scored: ScoredWindow, model: Any, window: Window) -> float:
     """The largest difference in nats: of a loss, of a candidate's log-probability, or of how likely
     the k-th candidate is and should be."""
     log_p_NV, labels_N1 = log_probabilities(model, window)

@@ -82,12 +82,13 @@ def _states(
         if count >= num_tokens:
             break
         stop = min(first + config.train.micro_batch, len(rows))
-        tensors = collator([rows[number] for number in range(first, stop)]).to(local_device())
-        where = {name: tensors.get(name) for name in ("attention_mask", "position_ids")}
-        states_BTH = hidden_states(model, tensors["input_ids"], **where)
-        is_predicted_BT = tensors["labels"] != IGNORED
+        batch = collator([rows[number] for number in range(first, stop)]).to(local_device())
+        inputs = batch.inputs()
+        where = {name: inputs.get(name) for name in ("attention_mask", "position_ids")}
+        states_BTH = hidden_states(model, inputs["input_ids"], **where)
+        is_predicted_BT = inputs["labels"] != IGNORED
         states.append(states_BTH[is_predicted_BT])
-        labels.append(tensors["labels"][is_predicted_BT])
+        labels.append(inputs["labels"][is_predicted_BT])
         count += len(labels[-1])
     return torch.cat(states)[:num_tokens], torch.cat(labels)[:num_tokens]
 

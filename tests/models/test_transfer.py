@@ -157,7 +157,7 @@ def test_what_cannot_be_transferred_is_refused_and_nothing_is_written(folder, cl
     new, out = folder / "new.json", tmp_path / "out"
     (tmp_path / "there").mkdir()
     for words, message in (
-        ((folder / "old", new, "--out", tmp_path / "there"), "--out: .* is there"),
+        ((folder / "old", new, "--out", tmp_path / "there"), "--out: .* exists"),
         ((folder / "none", new, "--out", out), "model: no folder"),
         ((folder / "old", folder / "none.json", "--out", out), "none.json"),
         ((folder / "old", new, "--eos", "<none>", "--out", out), "'<none>' is not a token of"),
@@ -194,6 +194,6 @@ def test_a_gguf_file_becomes_a_folder(tmp_path, cli):
     if Version(transformers.__version__) >= Version("5.6"):
         ids = AutoTokenizer.from_pretrained(tmp_path / "made").encode(TEXTS[0])
         assert ids == tokenizer.encode(TEXTS[0]).ids
-    assert "is there" in cli.error("unpack", tmp_path / "m.gguf", "--out", tmp_path / "made")
+    assert "exists already" in cli.error("unpack", tmp_path / "m.gguf", "--out", tmp_path / "made")
     assert "no file" in cli.error("unpack", tmp_path / "x.gguf", "--out", tmp_path / "other")
     assert not (tmp_path / "other").exists()

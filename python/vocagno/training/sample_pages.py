@@ -131,7 +131,7 @@ class Sampler:
         teacher_nll, text = pairs.teacher_nll, batch.live_text
         if isinstance(self.live, TextTeacher) and text is not None:
             nll_M = self.live.token_losses(text, self.live.plan(text))
-            live_losses = self.live.found(nll_M, text)
+            live_losses = self.live.student_inputs(nll_M, text)
             teacher_nll = nll_M.cpu().numpy()
         elif self.live is not None:  # it reads the row: a loss of each token but the first
             live_losses = self.live.guide(None, batch.inputs(), [])
