@@ -65,7 +65,7 @@ def noise_kept(run: Path, num_rows: int) -> dict[str, Any]:
     for first in range(0, num_rows, config.train.micro_batch):
         numbers = range(first, min(first + config.train.micro_batch, num_rows))
         rows = [inputs.rows[number] for number in numbers]
-        tensors = collator(rows).to(device)
+        tensors = collator(rows).to(device).inputs()
         more = student.method.for_samples(config.train.seed, numbers)
         tensors |= {name: value.to(device) for name, value in more.items()}
         is_predicted_BT = (tensors["labels"] != IGNORED).cpu().numpy()

@@ -217,7 +217,7 @@ def test_a_process_that_is_killed_idle_changes_no_verdict(taken, monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds to the limit")
 def test_memory_is_bounded():
-    code = "from vocagno.evaluation import judge; judge._bound_memory(64); bytearray(2**28)"
+    code = "from vocagno.evaluation import judge; judge._limit_memory(64); bytearray(2**28)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stderr.endswith("MemoryError\n")
     with Judge(mebibytes=64) as judge:
@@ -229,6 +229,6 @@ def test_memory_is_bounded():
 
 
 def test_a_library_that_is_not_there_is_no_wrong_answer(monkeypatch):
-    monkeypatch.setitem(judge_module._NEEDED, "antlr4-python3-runtime", "3.0")
+    monkeypatch.setitem(judge_module._REQUIRED_VERSIONS, "antlr4-python3-runtime", "3.0")
     with pytest.raises(InputError, match=r"antlr4-python3-runtime 3\.0, found 4.*'\.\[eval\]'"):
         Judge()
