@@ -21,10 +21,10 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of code of python/vocagno": 20_840,
+    "lines of code of python/vocagno": 20_850,
     "modules of python/vocagno": 134,
     "lines of code of research": 1_560,
-    "lines of code of tests": 26_170,
+    "lines of code of tests": 26_185,
     "lines of code of benches": 4_840,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
@@ -34,7 +34,7 @@ BOUNDS = {
     "docstrings that begin as a fragment": 1,
     "docstrings that say 'as `x`'": 15,
 }
-AT_LEAST = {"comment lines of python/vocagno": 608}
+AT_LEAST = {"comment lines of python/vocagno": 611}
 EMPTY_NAMES = frozenset(
     "behind each found given known mine more one others ours own said theirs told wanted what "
     "why".split()

@@ -491,7 +491,9 @@ def main() -> int:
     lines = [{"part": part} | line for part in PARTS for line in report[part]]
     print_lines(lines)
     print(f"written to {options.out}", file=sys.stderr)
-    return int(any(line["outcome"] in ("wrong", "broke down", "failed") for line in lines))
+    is_bad = any(line["outcome"] in ("wrong", "broke down", "failed") for line in lines)
+    good = {line["part"] for line in lines if line["outcome"] in ("measured", "passed")}
+    return int(is_bad or good != set(PARTS))
 
 
 if __name__ == "__main__":

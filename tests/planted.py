@@ -181,7 +181,8 @@ FAULTS = [
           "worked examples of another benchmark are shown", "evaluation/test_benchmarks.py"),
     Fault("evaluation/judge.py", 'completion = completion.removesuffix(".")',
           r'completion = _BRACKETED.sub(r"\1", completion)',
-          "brackets of formulas are stripped from completions", "evaluation/test_judge.py"),
+          "brackets of formulas are stripped from completions",
+          "evaluation/test_judge.py::test_odd_answers_get_the_verdict_of_the_library"),
 ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from vocagno.guidance.methods import base
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.teacher.scores import DocumentScores
 from vocagno.tokens.token_spans import TokenizedTexts
+from vocagno.training.step import GuidedStudent
 
 NAN = float("nan")
 
@@ -211,6 +212,25 @@ def test_isolated_documents_read_nothing_of_each_other():
         for place in (slice(0, 5), slice(5, 9)):
             alone = model(input_ids=tensors["input_ids"][:, place]).logits[0]
             torch.testing.assert_close(packed[place], alone)
+
+
+def test_a_loop_that_moves_no_batch_keeps_documents_apart_too():
+    student = GuidedStudent(
+        tiny_llama(20, attn_implementation="sdpa"), GuidanceConfig(method="cpt")
+    )
+    batch = collate(10, isolate=True)
+    moved = student(**batch.to("cpu").inputs()).loss
+    assert torch.equal(student(**batch.inputs()).loss, moved)
+    with pytest.raises(TypeError, match="reasons: no columns of the student's loss"):
+        student(**batch.inputs(), reasons=batch.reasons)
+
+
+def test_inputs_that_are_not_shifted_are_none_of_the_loss():
+    batch = collate(10)
+    guidance = GuidanceConfig(top_fraction=0.4)
+    replace(batch, input_ids=torch.zeros(1, 11)).check(batch.labels, guidance)
+    with pytest.raises(ValueError, match="teacher_loss"):
+        replace(batch, teacher_loss=torch.zeros(1, 11)).check(batch.labels, guidance)
 
 
 @pytest.mark.parametrize("isolate", [False, True])

@@ -282,6 +282,8 @@ class GuidedBatch:
                     f"{float(weight.max()):g}; divide baked ones by 255"
                 )
         for name in OF_TOKENS:
+            if name in ("input_ids", "labels"):  # the loss reads neither from here
+                continue
             value = getattr(self, name)
             if value is not None and value.shape[: labels_BT.ndim] != labels_BT.shape:
                 raise ValueError(

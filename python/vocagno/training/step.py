@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from vocagno.config.guidance import GuidanceConfig, as_naive
 from vocagno.config.options import OptimizerConfig, TrainConfig
-from vocagno.guidance.batch import GuidedBatch, TokenCounts, check_guidance
+from vocagno.guidance.batch import INPUTS, GuidedBatch, TokenCounts, check_guidance
 from vocagno.guidance.batches import with_live_losses
 from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.methods import method_of
@@ -257,7 +257,12 @@ class GuidedForward:
             teacher_loss = torch.full(labels.shape, torch.nan, device=labels.device)
         if method.targets is not None:
             columns["buckets"] = method.targets.table
+        # A misspelt column or one of the host would have no effect, without a word.
+        if unknown := columns.keys() - set(INPUTS):
+            raise TypeError(f"{', '.join(sorted(unknown))}: no columns of the student's loss")
         batch = GuidedBatch(labels=labels, teacher_loss=teacher_loss, **columns)
+        if batch.piece is not None:  # or documents would see each other: `to` makes their mask
+            batch = batch.to(labels.device)
         mask, positions = batch.attention_mask, batch.position_ids
         states_BTH = hidden_states(model, input_ids, attention_mask=mask, position_ids=positions)
         batch.check(labels, method.guidance)
