@@ -52,7 +52,10 @@ def _call_or_convert(
 
 
 class Reason(IntEnum):
-    """Why a student token has no teacher loss."""
+    """Whether a student token has a teacher loss by its own mapping, and if not, why.
+
+    Compared by group, a MAPPED token may still have none: another token of its group lacks one.
+    """
 
     MAPPED = 0
     """It has a teacher loss."""
@@ -119,7 +122,7 @@ def starts(
 ) -> NDArray[np.int32]:
     """Finds the teacher token that starts at the byte at which each student token starts.
 
-    At such a byte both models predict what comes after the same text (see `buckets`).
+    At such a byte both models predict what comes after the same text (see `vocagno.buckets`).
 
     A token starts where its span starts if that is not empty, and the non-empty span before it ends
     there or earlier. Special tokens and lone dummy prefixes start nowhere. Of tokens that share the
@@ -301,7 +304,8 @@ class Groups(NamedTuple):
             no group, and for groups in which a loss is NaN, infinite or masked.
         Raises: ValueError for losses that are not one-dimensional or too few.
 
-        Losses of empty spans that lie inside a group (special tokens) are counted.
+        Losses of empty spans that lie inside a group (special tokens) are counted here; training
+        (`guidance.mappings.compared_groups`) skips them.
         """
         student_sums = _sum_losses(student_nll, self.student, "student_nll")
         teacher_sums = _sum_losses(teacher_nll, self.teacher, "teacher_nll")

@@ -52,7 +52,7 @@ def column(
 
 class TokenCounts(NamedTuple):
     """Counts of the predicted tokens of a batch. Tokens of documents without scores are counted in
-    `missing`, and otherwise only in the first four."""
+    `missing`, else only in `predicted`, `kept`, `competing` and `included`."""
 
     predicted: int = 0
     kept: int = 0
@@ -111,8 +111,8 @@ class GuidedBatch:
     weight: Tensor | None = column(
         padding=0.0, needed=lambda rule: rule.window_max_loss is not None
     )
-    """(B, T) float32, for rules with `window_max_loss`: 0.0 for noise, else 1.0, or a baked share
-    (`rules.known_weights`)."""
+    """(B, T) float32, for rules with `window_max_loss`: 1.0 for tokens that train by the rule
+    of lines, 0.0 for the others (`rules.weights_of_lines`); or a stored share (baked)."""
     groups: Tensor | None = column(padding=-1, needed=lambda rule: rule.needs_groups)
     """(B, T) int64, for `unit: group` with a threshold: the number of each token's group, -1 for
     none. Two groups in succession have different numbers, across the ends of rows, too."""
@@ -169,8 +169,9 @@ class GuidedBatch:
     line_bytes: Tensor | None = column(padding=0, side="host")
     """(B, T) the bytes of text that each token covers."""
     line_groups: Tensor | None = column(padding=-1, side="host")
-    """(B, T) int64: the number of each token's group, which says nothing about itself; -1 for none,
-    and the column is None if each token is a unit. `groups` has it, too, if the loss needs it."""
+    """(B, T) int64: the number of each token's group, whose own loss is not counted when its line
+    judges it; -1 for none, and the column is None if each token is a unit. `groups` has it, too, if
+    the loss needs it."""
     group_loss: Tensor | None = column(padding=math.nan, side="host")
     """(B, T) the teacher's loss on the whole group of each token divided by the group's student
     tokens, in nats; NaN for none. It is there if `teacher_loss` is of single tokens

@@ -86,6 +86,7 @@ class Collator:
 
     def __call__(self, rows: list[Row]) -> GuidedBatch:
         # One token more than T: the first of a row is only an input, the last only a label.
+        # `places`: the number of each token among the n of all rows, to place columns by.
         ids = np.zeros((len(rows), self.seq_len + 1), np.int64)
         piece, places = (np.full(ids.shape, -1, np.int64) for _ in range(2))  # -1: padding
         before = 0
@@ -106,7 +107,7 @@ class Collator:
             **self.method.columns(rows),
             **self._bucket_columns(rows, pairs),
         }
-        by_group = compared.by_group or compared  # lines are measured on groups if there are any
+        by_group = compared.by_group or compared  # what lines are measured on; under rho1 tokens
         if by_group.groups is not None and self.guidance.needs_groups:
             values["groups"] = by_group.groups
         if self._needs_lines:
@@ -145,7 +146,8 @@ class Collator:
             new_bytes = np.concatenate([row.new_bytes for row in rows])
             further["text_bytes"] = sum(new_bytes[is_predicted].tolist())
         batch = replace(batch, **further)
-        # A live teacher has no losses yet: `with_live_losses` computes the weights.
+        # Here only with stored scores: no `documents`, no text is aligned; and a live teacher has
+        # no losses yet, so `with_live_losses` computes the weights.
         if self._needs_lines and pairs.documents and pairs.windowed is None:
             batch = replace(batch, weight=weights_of_lines(batch, self.guidance))
         return self._with_counts(batch, pairs, compared, places_BT)

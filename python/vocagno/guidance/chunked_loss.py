@@ -1,7 +1,9 @@
 """A language head and a loss on its logits, of which a chunk exists at a time, with gradients.
 
-The gradient is made within the matrix of logits. For cross-entropy it is w (p_v - 1) for the label
-and w p_v for every other id v, with w the weight of the token and p the student's probabilities.
+The gradient is made within the matrix of logits (`CrossEntropy.__call__`), and multiplied into
+those of states and head in the forward pass; the backward pass only scales these. For cross-entropy
+it is w (p_v - 1) for the label and w p_v for every other id v, with w the weight of the token and p
+the student's probabilities.
 
 K: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk, P: parts of a loss.
 """
@@ -21,7 +23,7 @@ from vocagno.models.own_head import GivenLogits, OwnHead
 _MOVED_ROWS = 32
 """Rows that exist twice while a matrix is compacted."""
 _LEAST_DROPPED = 1 / 32
-"""Share of dropped tokens in a chunk from which on moving the kept ones together pays."""
+"""The share of dropped tokens in a chunk from which it pays to move the kept rows together."""
 
 
 Weights = Callable[[Tensor, slice], Tensor] | Tensor | None
@@ -32,7 +34,7 @@ class Objective:
     """The loss of each token as a weighted sum of parts, with its gradient for the logits."""
 
     weights: Sequence[float] = (1.0,)
-    """Weights of the parts that are trained; later parts are only reported."""
+    """Factors of the parts that are trained, not of tokens; later parts are only reported."""
     num_parts: int = 1
     """P, the number of parts."""
     ends: ChunkEnds = None
@@ -52,7 +54,7 @@ class Objective:
 
 class CrossEntropy(Objective):
     """Cross-entropy of the labels that are not -100. If weights are given, each loss is multiplied
-    by its weight, and the plain loss is reported next to it.
+    by its weight. Part 0 is what is trained; with weights, part 1 is the plain loss, for reports.
 
     These are the terms of Eq. 3 (arXiv 2503.19123): `nll_C` is -log P(x_i | x_<i; S), and
     `weights_C` is W(x_i).

@@ -1,7 +1,8 @@
 """The language head with its loss, differentiable, a chunk of logits at a time.
 
-With a threshold that is known beforehand, each chunk is computed once: the weight of a token then
-depends on no token outside its unit.
+`one_pass_cross_entropy` computes each logit once, where the weight of a token depends on no token
+outside its unit: the default rule, and a threshold that is known beforehand. For rules that rank,
+such as the paper's, `chosen_cross_entropy` first computes the losses of all tokens.
 
 B: rows, T: tokens of a row, N = B * T, K: tokens to train on, H: hidden size, V: vocabulary,
 C: tokens of a chunk.
@@ -23,7 +24,8 @@ class Choice(NamedTuple):
     """Weights and thresholds; nothing here carries a gradient."""
 
     weights_BT: Tensor
-    """Float32, 0.0 or 1.0; under `alm` from -1 to 1."""
+    """Float32, 0.0 or 1.0, or a share between them (baked weights, rules of a user's own); only
+    `alm`, which has a `cross_entropy` of its own, gives negative ones, from -1."""
     thresholds_S: Tensor | None
     """For each scope, the smallest excess loss that was kept, in nats. -inf: all competing units
     were kept. NaN: none competed, or the `criterion` ranks by more than the excess loss. None: the
@@ -37,7 +39,7 @@ class TokenMetrics:
     nll_BT: Tensor
     """Losses in nats, float32, 0 where the label is -100."""
     weights_BT: Tensor
-    """1.0 for a token that is trained on, else 0.0."""
+    """0.0 for a token that is dropped, else 1.0, or a share where `Choice` has one."""
     thresholds_S: Tensor | None = None
     """The thresholds of the choice (`Choice.thresholds_S`); None if the method ranks no tokens."""
 
@@ -56,7 +58,7 @@ class LossSums(NamedTuple):
     ranked: Any = 0.0
     """The number of these tokens."""
     kept: Any = 0.0
-    """The number of tokens that are trained on."""
+    """The sum of the weights: where they are 0.0 or 1.0, the number of tokens trained on."""
     distance: Any = 0.0
     """Distances of distillation; for `distill` H(P, Q)."""
     pairs: Any = 0.0

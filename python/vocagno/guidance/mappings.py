@@ -1,7 +1,8 @@
 """The tokens of student and teacher in the same parts of documents, and the mapping of each
 method: which teacher tokens, or which group of them, a student token is compared with.
 
-N: student tokens and M: teacher tokens of all pieces of a batch, one after the other.
+n: student tokens and M: teacher tokens of all pieces of a batch, one after the other. N: positions
+of a batch, B * T.
 """
 
 import itertools
@@ -61,9 +62,10 @@ class DocumentPairs:
     row_sizes: list[int]
     """The number of student tokens of each row."""
     row_pieces: NDArray[np.int64]
-    """The number of each row's first piece, and the number of pieces."""
+    """(rows + 1,) the number of each row's first piece, and that of all pieces."""
     documents: "Sequence[DocumentScores]" = ()
-    """The teacher's scores of each piece, with candidates if the store was asked for them."""
+    """The teacher's scores of each piece, with candidates if the store was asked for them. Empty if
+    no text is aligned: without a teacher, or with one that reads the rows as they are."""
     windowed: "WindowedTexts | None" = None
     """Text for a live teacher; None with stored scores."""
 
@@ -137,7 +139,9 @@ class ComparedTokens:
     """(n,) for `unit: group`: the number of each token's group, from 0 in the order of the text; -1
     for none. A group that is compared has a loss of both models."""
     reasons: NDArray[np.uint8] | None = None
-    """(n,) the `Reason` why each token has no loss, or `MAPPED`; once the rows are aligned."""
+    """(n,) the `Reason` why each token overlaps no teacher token with a loss, or `MAPPED`, whatever
+    is compared: a `MAPPED` token has no `teacher_loss` if its group has none. `align_rows` adds
+    it."""
     is_first_only: NDArray[np.bool_] | None = None
     """(n,) True for tokens that overlap only the first teacher token of the document."""
     by_group: "ComparedTokens | None" = None
@@ -146,9 +150,10 @@ class ComparedTokens:
 
 
 def identity_map(pairs: DocumentPairs) -> NDArray[np.int32]:
-    """Token to token, for a teacher with the student's vocabulary (Rho-1): by counting, not by
-    searching, and what is counted is compared. The teacher's tokens may extend before and after a
-    piece, or be missing altogether. A piece that is the first of its row may begin anywhere in its
+    """Token to token, for a teacher with the student's vocabulary (Rho-1). The
+    k-th token is mapped to the teacher's k-th from the byte on at which the piece begins, and the
+    spans of both must be equal. The teacher's tokens may extend before and after a piece, or be
+    missing altogether. A piece that is the first of its row may begin anywhere in its
     document; the others begin where that does.
 
     Returns: (n, 2) int32 ranges of one teacher row each, (-1, -1) for tokens without text.

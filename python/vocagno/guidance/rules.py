@@ -1,11 +1,12 @@
-"""The rule of lines, and what all rules on single tokens share (arXiv 2503.19123, Eq. 4).
+"""The rule of lines, and what it shares with rules that rank (`ranking.py`).
 
 By the default rule a unit, a token or the group of tokens that cover the same text, is dropped if
 the teacher loses much on the rest of its line. The student's losses have no part in it, so these
 weights are known before the forward pass.
 
 B: rows, T: tokens of a row, N = B * T. A token takes part if its label is not -100. Of those, the
-ones with a finite teacher loss compete; the others are *unmapped* and go by the policy.
+ones with a finite teacher loss compete; the others are *unmapped* and go by
+`guidance.unmapped`: by default they are kept (*included*), even on a line that is noise.
 """
 
 import math
@@ -87,7 +88,8 @@ def known_weights(
 def weights_of_lines(batch: GuidedBatch, config: GuidanceConfig) -> Tensor:
     """(B, T) float32: the weights that only `window_max_loss` decides, before the forward pass.
 
-    A weight is 0.0 for noise and for tokens that neither compete nor are included, 1.0 for others.
+    A weight is 1.0 for a token that competes and is not noise, and for an included one, which has
+    no teacher loss, even on a line that is noise; else 0.0.
     A rule with a threshold on the excess loss multiplies it by its own weight, 0.0 or 1.0.
 
     Raises: ConfigError for guidance without a limit; ValueError if the groups are missing.
@@ -104,7 +106,7 @@ def weights_of_lines(batch: GuidedBatch, config: GuidanceConfig) -> Tensor:
 
 
 def fixed_weights(batch: GuidedBatch, labels_BT: Tensor) -> Tensor:
-    """(B, T): the weights in a batch that `known_weights` made, 0 for a label of -100. Raises:
+    """(B, T): the weights that `weights_of_lines` put into a batch, 0 for a label of -100. Raises:
     ValueError for a batch without them."""
     need = "window_max_loss needs the weights that are known beforehand"
     return require_value(batch.weight, need).masked_fill(labels_BT == IGNORED, 0.0)
@@ -208,8 +210,8 @@ def _parts_of_groups(groups_BT: Tensor, lines_BT: Tensor) -> Tensor:
 
 
 def _sums(values_BT: Tensor, slot_N: Tensor) -> Tensor:
-    """(B, T): the sum of the values of all tokens with the same number (`number_runs`), in whose
-    run tokens of 0 may stand; 0 for a token of 0."""
+    """(B, T): the sum of the values over the run of each token (`number_runs`); 0 for a token in no
+    run, even if it stands between tokens of one."""
     # Slot 0 is that of all tokens without a number, whose sum is to be 0.
     counted_N = torch.where(slot_N > 0, values_BT.flatten(), 0.0)
     # There are at most N runs, so that the host need not wait to know how many.

@@ -76,6 +76,7 @@ class Training:
         config = inputs.config
         self.config: Config = config
         self.train: TrainConfig = config.train
+        # Student and collator each make theirs, from the same options.
         self.method: Method = method_of(config.guidance, inputs.targets)
         self.accelerator = accelerator
         self.final_tokenizer: Any = transformers_tokenizer(inputs.tokenizer)
@@ -207,7 +208,7 @@ class Training:
                 if done % train.log_every == 0 or saving:  # checked before it is saved
                     self._report(done, window, progress)
                     window = None
-                aside = time.monotonic()
+                aside = time.monotonic()  # validation, pages and checkpoints are no time of steps
                 if done % train.eval_every == 0 or done == total:
                     self._validate(done, progress)
                 if train.sample_every and done % train.sample_every == 0:

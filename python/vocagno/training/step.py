@@ -2,7 +2,8 @@
 
 `GuidedStudent` computes the loss in `forward`, because DDP and FSDP hook `forward`. `Stepper.step`
 takes one optimizer step: add the token counts of all processes; run each micro-batch forward and
-backward, its loss divided by that one count; clip; update.
+backward, its loss divided by one count, by default that of all predicted tokens, dropped ones, too;
+clip; update.
 
 B: rows, T: tokens of a row, H: size of a hidden state.
 """
@@ -249,7 +250,8 @@ class GuidedForward:
             teacher_loss: nats; without it all tokens are kept and none is ranked.
             is_naive: True treats the batch as if `teacher_loss` were missing.
             columns: other columns of `GuidedBatch`, by their names.
-        Raises: ValueError for tensors of another shape; ConfigError for those of other guidance.
+        Raises: TypeError for names that are no columns of the loss; ValueError for tensors of
+            another shape; ConfigError for those of other guidance.
         """
         method = self.method
         if is_naive or teacher_loss is None:

@@ -37,7 +37,7 @@ class StudentOutput(NamedTuple):
     nll_BT: Tensor
     """Losses in nats."""
     weights_BT: Tensor
-    """1.0 for a token that is trained on, else 0.0."""
+    """As `TokenMetrics.weights_BT`."""
 
 
 class Method(ABC):
@@ -93,7 +93,7 @@ class Method(ABC):
     ) -> ComparedTokens:
         """The teacher's loss of each student token: L_T of Eq. 2 (arXiv 2503.19123), Phi over
         -log P(x_l | x_<l) for l in [j, k], with `mapping` as the ranges, `teacher_nll` as -log P,
-        and `guidance.aggregation` as Phi (sum, max or mean)."""
+        and `guidance.aggregation` as Phi (max by default)."""
         mapping = self.mapping(pairs, overlapping_tokens)
         loss = reduce(pairs.teacher_nll, mapping, self.guidance.aggregation)
         return ComparedTokens(mapping, loss)

@@ -1,4 +1,5 @@
-"""Methods that train on some of the tokens: those whose loss is furthest above the teacher's."""
+"""Methods that train on some of the tokens: all but noise (the default), or those whose loss is
+furthest above the teacher's (rules that rank)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Selection(Method):
-    """The common part of methods that rank tokens or chunks."""
+    """The common part of methods that choose tokens or chunks."""
 
     def roles(self, teacher_loss_BT: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
         return roles(teacher_loss_BT, labels_BT, self.guidance)
@@ -114,8 +115,8 @@ class TokenSelection(Selection):
     def cross_entropy(
         self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch
     ) -> tuple[Tensor, TokenMetrics]:
-        """Computes each logit once if the weight of a unit depends on no other unit, which is so if
-        the threshold is known beforehand; else as for all rules that rank."""
+        """Computes each logit once if the weight of a unit depends on no other unit: under the
+        default rule, by the weights of the batch, and a fixed threshold; else as `Selection`."""
         guidance = self.guidance
         if not (guidance.has_fixed_threshold and torch.is_grad_enabled()):
             return super().cross_entropy(hidden_BTH, head, batch)
@@ -132,8 +133,8 @@ class TokenSelection(Selection):
 
 
 class VocAgno(TokenSelection):
-    """The paper's guidance, and the rule of lines (`method: vocagno`; Eq. 2 to 4 of arXiv
-    2503.19123)."""
+    """By its options, the rule of lines (`rules.weights_of_lines`) or the paper's
+    (`ranking.choose`, Eq. 4 of arXiv 2503.19123) (`method: vocagno`)."""
 
 
 class Rho1(TokenSelection):
