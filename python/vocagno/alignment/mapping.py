@@ -52,7 +52,7 @@ def _call_or_convert(
 
 
 class Reason(IntEnum):
-    """Whether a student token has a teacher loss by its own mapping, and if not, why.
+    """Tells whether a student token has a teacher loss by its own mapping, or else why not.
 
     Compared by group, a MAPPED token may still have none: another token of its group lacks one.
     """

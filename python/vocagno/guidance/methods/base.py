@@ -37,7 +37,7 @@ class StudentOutput(NamedTuple):
     nll_BT: Tensor
     """Losses in nats."""
     weights_BT: Tensor
-    """As `TokenMetrics.weights_BT`."""
+    """(B, T) 0.0 for dropped tokens, else 1.0 or a share (`TokenMetrics.weights_BT`)."""
 
 
 class Method(ABC):
