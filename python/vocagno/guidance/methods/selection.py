@@ -116,7 +116,7 @@ class TokenSelection(Selection):
         self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch
     ) -> tuple[Tensor, TokenMetrics]:
         """Computes each logit once if the weight of a unit depends on no other unit: under the
-        default rule, by the weights of the batch, and a fixed threshold; otherwise by `Selection`."""
+        default rule, by the weights of the batch, and a fixed threshold; or else by `Selection`."""
         guidance = self.guidance
         if not (guidance.has_fixed_threshold and torch.is_grad_enabled()):
             return super().cross_entropy(hidden_BTH, head, batch)
