@@ -23,7 +23,7 @@ from vocagno.config.options import Config
 from vocagno.errors import ConfigError, InputError
 from vocagno.system.progress import Progress
 from vocagno.system.shared_work import share
-from vocagno.training.run_log import METRICS, read_run
+from vocagno.training.run_log import METRICS, Entry, read_run
 
 
 def carry_out(plan: Plan, out: Path, extra: Mapping[str, str], *, show: bool) -> list[Measured]:
@@ -160,25 +160,44 @@ def _train_and_measure(run: Run) -> Measured:
     is_whole = not is_begun(run.folder)
     usage = train(run)
     log = read_run(run.folder)
-    steps, held_out = log.curve("validation_loss")
-    if not held_out:
+    validations = [entry for entry in log.entries if entry.validation_loss is not None]
+    if not validations:
         raise InputError(
             f"{run.name}: no held-out loss in {run.folder / METRICS}; delete {run.folder}, and "
             "start again"
         )
+    first, last = min(validations, key=_step), max(validations, key=_step)
+    start, other_start = _held_out_losses(first) if first.step == 0 else (None, None)
+    loss, other_losses = _held_out_losses(last)
     measured = Measured(
         variant=run.variant,
         seed=run.seed,
-        held_out_loss=round(held_out[-1], 6),
+        held_out_loss=loss,
         exact_answers=None,
         trained_on=round(log.kept_share, 6),
         tokens=log.points[-1].tokens,
         cpu_seconds=usage["cpu_seconds"] if is_whole else None,
         peak_memory_mib=usage["peak_memory_mib"],
-        start_loss=round(held_out[0], 6) if steps[0] == 0 else None,
+        start_loss=start,
+        other_losses=other_losses,
+        other_start_losses=other_start,
     )
     write_measured(run.folder, measured)
     return measured
+
+
+def _step(entry: Entry) -> int:
+    return entry.step
+
+
+def _held_out_losses(entry: Entry) -> tuple[float, dict[str, float] | None]:
+    """Splits a validation into the loss on the first corpus and those on the others, if any."""
+    assert entry.validation_loss is not None
+    if not entry.validation_losses:
+        return round(entry.validation_loss, 6), None
+    first, *others = (round(loss, 6) for loss in entry.validation_losses.values())
+    names = list(entry.validation_losses)[1:]
+    return first, dict(zip(names, others, strict=True))
 
 
 def _ask_checkpoints(folder: Path, requirements: Requirements, measured: Measured) -> Measured:

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from research.study.measured import Measured
 from research.study.plan import Plan
@@ -59,6 +59,20 @@ class Row:
     asked_at_steps: int = 0
     """The number of seeds that answered at several steps."""
     confidence: "ConfidenceRow | None" = None
+    others: "dict[str, OtherText]" = field(default_factory=dict)
+    """What became of the loss on the other held-out corpora, by their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherText:
+    """The loss on a held-out corpus that is not the one compared first, over the seeds."""
+
+    start_loss: float | None
+    """Mean before the first step."""
+    loss: Spread
+    """After the last step."""
+    difference: Spread | None
+    """The loss less that of `against` with the same seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +111,8 @@ def markdown(title: str, rows: Sequence[Row]) -> str:
         ("held-out loss", [row.held_out_loss.text(".4f") for row in rows]),
         ("difference from", [_difference(row, row.difference) for row in rows]),
     ]
+    for name in dict.fromkeys(name for row in rows for name in row.others):
+        columns += _other_columns(name, rows)
     if any(row.confidence for row in rows):
         columns += _confidence_columns(rows)
     if any(row.exact_answers for row in rows):
@@ -120,6 +136,20 @@ def markdown(title: str, rows: Sequence[Row]) -> str:
 def _cell(text: str) -> str:
     """Makes text safe for a cell: it ends neither the cell nor the line."""
     return " ".join(text.splitlines()).replace("|", r"\|")
+
+
+def _other_columns(name: str, rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
+    """The columns of another held-out corpus: its loss, with that of the start in the title, and
+    the differences."""
+    others = [row.others.get(name) for row in rows]
+    starts = [other.start_loss for other in others if other and other.start_loss is not None]
+    title = f"{name} (start {statistics.fmean(starts):.4f})" if starts else name
+    losses = [_spread_or_dash(other.loss if other else None, ".4f") for other in others]
+    differences = [
+        _difference(row, other.difference if other else None)
+        for row, other in zip(rows, others, strict=True)
+    ]
+    return [(title, losses), (f"{name}: difference from", differences)]
 
 
 def _confidence_columns(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
@@ -192,6 +222,29 @@ def _row(
         steps_to_80=_spread(run.steps_to_80 for run in asked if run.steps_to_80 is not None),
         asked_at_steps=len(asked),
         confidence=_confidence(runs, baseline_runs, shared),
+        others={
+            corpus: _other_text(corpus, runs, baseline_runs, shared)
+            for corpus in dict.fromkeys(
+                corpus for run in runs.values() for corpus in run.other_losses or {}
+            )
+        },
+    )
+
+
+def _other_text(
+    corpus: str,
+    runs: dict[int | None, Measured],
+    baseline_runs: dict[int | None, Measured],
+    shared: Sequence[int | None],
+) -> OtherText:
+    def loss_of(run: Measured) -> float:
+        return (run.other_losses or {}).get(corpus, math.nan)
+
+    starts = [run.other_start_losses[corpus] for run in runs.values() if run.other_start_losses]
+    return OtherText(
+        statistics.fmean(starts) if starts else None,
+        Spread(tuple(map(loss_of, runs.values()))),
+        _spread(loss_of(runs[seed]) - loss_of(baseline_runs[seed]) for seed in shared),
     )
 
 

@@ -13,7 +13,14 @@ from vocagno.system.files import write_json
 MEASURED = "measured.json"
 ENOUGH = 0.8
 """Share of the questions whose first step is `Measured.steps_to_80`."""
-_EXTRAS = ("answers_at", "steps_to_80", "confidence", "question_digest")
+_EXTRAS = (
+    "answers_at",
+    "steps_to_80",
+    "confidence",
+    "question_digest",
+    "other_losses",
+    "other_start_losses",
+)
 """Fields of `Measured` that only some plans ask for, or that no reader compares."""
 
 
@@ -50,7 +57,7 @@ class Measured:
     variant: str
     seed: int | None
     held_out_loss: float
-    """Nats a token, after the last step."""
+    """Nats a token, after the last step; of the first corpus if `data.validation` names several."""
     exact_answers: float | None
     """Share of the questions, where there are any."""
     trained_on: float
@@ -72,6 +79,11 @@ class Measured:
     """
     start_loss: float | None = None
     """`held_out_loss` before the first step; None for new weights."""
+    other_losses: dict[str, float] | None = None
+    """The loss after the last step on each later corpus of `data.validation`, by its name: text
+    that the run should not make worse. None if there is one corpus."""
+    other_start_losses: dict[str, float] | None = None
+    """`other_losses` before the first step; None for new weights."""
 
     def without_answers(self) -> "Measured":
         return replace(
@@ -112,11 +124,15 @@ def write_runs(path: Path, measured: Sequence[Measured]) -> None:
         header.append("steps_to_80")
     if any(run.confidence is not None for run in measured):
         header += [f"confidence_{field.name}" for field in fields(Confidence)]
+    others = list(dict.fromkeys(name for run in measured for name in run.other_losses or {}))
+    header += [f"{when}_{name}" for name in others for when in ("start", "held_out")]
     lines = []
     for run in measured:
         values = asdict(run)
         values |= {
             f"confidence_{name}": cell for name, cell in (values["confidence"] or {}).items()
         }
+        values |= {f"start_{name}": loss for name, loss in (run.other_start_losses or {}).items()}
+        values |= {f"held_out_{name}": loss for name, loss in (run.other_losses or {}).items()}
         lines.append([values.get(name) for name in header])
     write_table(path, [header, *lines])

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.models import head as head_module
 from vocagno.models.head import (
     LanguageHead,
     UnsupportedModelError,
@@ -125,3 +126,53 @@ def test_learned_prompts_are_refused(peft):
     settings = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
     with pytest.raises(UnsupportedModelError, match="learned prompts"):
         without_wrapper(peft.get_peft_model(tiny_llama(40), settings))
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.backends.mkldnn, "matmul"), reason="this torch cannot be told a precision"
+)
+@pytest.mark.parametrize(
+    ("states", "weights", "is_exact"),
+    [
+        ("bfloat16", "bfloat16", True),
+        ("float32", "bfloat16", False),
+        ("bfloat16", "float32", False),
+    ],
+)
+@pytest.mark.parametrize("convert", ["not", "for_chunks", "as_type"])
+def test_only_exact_operands_are_multiplied_as_bfloat16(
+    monkeypatch, states, weights, is_exact, convert
+):
+    """Rounding a float32 operand would lose 16 bits of it. A setting that stayed would round all
+    later products of the process."""
+    torch.manual_seed(0)
+    states_CH = torch.randn(40, 64).to(getattr(torch, states))
+    weight_VH = torch.randn(900, 64).to(getattr(torch, weights))
+    head = LanguageHead(weight_VH)
+    if convert == "for_chunks":
+        head = head.for_chunks()
+    elif convert == "as_type":
+        head = head.as_type(torch.float32)
+    precisions, product = [], torch.mm
+
+    def recorded(*args, **kwargs):
+        precisions.append(torch.backends.mkldnn.matmul.fp32_precision)
+        return product(*args, **kwargs)
+
+    monkeypatch.setattr(head_module, "_HAS_BFLOAT16_TILES", True)
+    monkeypatch.setattr(torch, "mm", recorded)
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    logits_CV = head.logits(states_CH, head.room_for(40))
+    assert precisions == ["bf16" if is_exact else before]
+    assert torch.backends.mkldnn.matmul.fp32_precision == before
+    exact_CV = states_CH.double() @ weight_VH.double().T
+    torch.testing.assert_close(logits_CV.double(), exact_CV, atol=1e-4, rtol=0)
+
+
+def test_a_head_rounded_to_bfloat16_and_back_is_known_to_be_exact():
+    head = LanguageHead(torch.randn(9, 4))
+    assert not head.as_type(torch.float32).is_widened
+    rounded = head.as_type(torch.bfloat16)
+    assert not rounded.is_widened
+    assert rounded.as_type(torch.float32).first(3).is_widened
+    assert not rounded.as_type(torch.float32).as_type(torch.float64).is_widened

@@ -93,6 +93,22 @@ def test_a_study_of_real_runs(tmp_path, plan_file, capsys):
     assert json.loads((out / "runs" / "cpt-3" / "measured.json").read_text())["seed"] == 3
 
 
+def test_the_first_of_several_held_out_corpora_is_compared(tmp_path, plan_file, corpus):
+    """The log's `validation_loss` is the mean over the tokens of both; the run is a real one."""
+    both = {"data.validation": {"first": str(corpus), "second": str(tmp_path / "second.jsonl")}}
+    (tmp_path / "second.jsonl").write_text(json.dumps({"text": "zzz zzz qqq. " * 30}) + "\n")
+    out = tmp_path / "study"
+    plan = read_plan(plan_file(seeds=[0], variants=NAIVE, tables={"methods": ["cpt"]}, common=both))
+    (run,) = carry_out(plan, out, {}, show=False)
+    log = (out / "runs" / "cpt-0" / "metrics.jsonl").read_text().splitlines()
+    last = [json.loads(line) for line in log if "validation_losses" in line][-1]
+    assert run.held_out_loss == pytest.approx(last["validation_losses"]["first"], abs=1e-6)
+    second = pytest.approx(last["validation_losses"]["second"], abs=1e-6)
+    assert run.other_losses == {"second": second}
+    assert abs(run.held_out_loss - last["validation_loss"]) > 1e-3
+    assert run.other_start_losses is None  # new weights
+
+
 def test_what_is_measured_is_not_done_again(tmp_path, plan_file, trained):
     plan, out = read_plan(plan_file()), tmp_path / "study"
     first = carry_out(plan, out, {}, show=False)

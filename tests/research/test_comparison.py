@@ -89,3 +89,24 @@ def test_columns_of_what_was_measured(tmp_path):
     )
     assert first == "a,0,2.0,0.5,0.4,100,,,200,9,9,2.0,1.0,0.25,0.125,0.75,2.0"
     assert last == '"c, too",1,2.0,,0.4,100,,,,,,,,,,,'
+
+
+def test_other_held_out_text_has_columns_of_its_own(tmp_path):
+    """What a run makes worse would otherwise be averaged into what it makes better."""
+    plan = plan_of("a", "b")
+    start = {"other_start_losses": {"code": 2.5}}
+    runs = [
+        measured("a", 0, 1.0, other_losses={"code": 3.0}, **start),
+        measured("b", 0, 1.5, other_losses={"code": 2.75}, **start),
+    ]
+    header, _, first, second = markdown("t", compare_variants(plan, runs, plan.variants)).split(
+        "\n"
+    )[:4]
+    assert "| difference from | code (start 2.5000) | code: difference from |" in header
+    assert "| 1.0000 | - | 3.0000 | - |" in first
+    assert "| 1.5000 | a: +0.5000 | 2.7500 | a: -0.2500 |" in second
+    write_runs(tmp_path / "runs.csv", runs)
+    header, first, second = (tmp_path / "runs.csv").read_text().splitlines()
+    assert header.endswith(",start_code,held_out_code")
+    assert first.endswith(",2.5,3.0")
+    assert second.endswith(",2.5,2.75")

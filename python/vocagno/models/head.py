@@ -8,7 +8,7 @@ import math
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,6 +83,8 @@ class LanguageHead:
     """Factor on the logits (Cohere multiplies, Granite divides)."""
     softcap: float | None = None
     """tanh limits the logits to (-softcap, softcap) (Gemma 2)."""
+    is_widened: bool = False
+    """The weights are float32 copies of bfloat16 ones, so rounding them back loses nothing."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -109,7 +111,9 @@ class LanguageHead:
         if widens(hidden_CH, self.weight_VH):
             logits_CV = torch.mm(hidden_CH, self.weight_VH.T, out_dtype=torch.float32)
         else:  # operands of low precision are exact in float32
-            logits_CV = torch.mm(hidden_CH.float(), self.weight_VH.float().T, out=out)
+            is_bfloat16 = self.is_widened or self.weight_VH.dtype == torch.bfloat16
+            with _products_of_bfloat16(is_bfloat16 and hidden_CH.dtype == torch.bfloat16):
+                logits_CV = torch.mm(hidden_CH.float(), self.weight_VH.float().T, out=out)
         if self.bias_V is not None:
             logits_CV += self.bias_V.float()
         if self.scale != 1.0:
@@ -136,7 +140,10 @@ class LanguageHead:
 
     def as_type(self, dtype: torch.dtype) -> "LanguageHead":
         """A copy of the head with weights of type `dtype`."""
-        return replace(self, weight_VH=self.weight_VH.to(dtype))
+        weight_VH = self.weight_VH.to(dtype)
+        was_bfloat16 = self.is_widened or self.weight_VH.dtype == torch.bfloat16
+        is_widened = was_bfloat16 and dtype == torch.float32
+        return replace(self, weight_VH=weight_VH, is_widened=is_widened)
 
     def first(self, num_ids: int) -> "LanguageHead":
         """A head that gives only the logits of the first `num_ids` ids."""
@@ -146,6 +153,38 @@ class LanguageHead:
 
 Head = LanguageHead | OwnHead
 """Turns a causal language model's hidden states into logits."""
+
+
+def _has_bfloat16_tiles() -> bool:
+    """True if this CPU multiplies tiles of bfloat16 into float32 (Intel AMX), and this torch can
+    be asked whether it does, and told to."""
+    capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
+    is_told = hasattr(torch.backends.mkldnn, "matmul")
+    return is_told and bool(capabilities.get("amx_bf16"))
+
+
+_HAS_BFLOAT16_TILES = _has_bfloat16_tiles()
+
+
+@contextmanager
+def _products_of_bfloat16(is_exact: bool) -> Iterator[None]:
+    """Lets a CPU with AMX multiply float32 matrices whose values are bfloat16, as such.
+
+    Nothing is lost: the operands are exact and sums stay in float32. A product with 49,152 x 576
+    weights takes a third to a quarter of the time. torch has no CPU product of bfloat16 matrices
+    with a float32 result (`torch.mm` with `out_dtype`), but it rounds the operands of float32
+    products if it may.
+    """
+    if not (is_exact and _HAS_BFLOAT16_TILES):
+        yield
+        return
+    products: Any = getattr(torch.backends.mkldnn, "matmul")  # noqa: B009  # untyped
+    before = products.fp32_precision
+    products.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
 
 
 def widens(a: Tensor, b: Tensor) -> bool:
