@@ -153,6 +153,29 @@ def test_a_checkpoint_of_other_weights_is_not_resumed(tmp_path, config, capsys, 
     assert not (folder / "final").exists()
 
 
+def test_a_checkpoint_of_another_run_is_not_resumed(tmp_path, config, capsys):
+    """Its weights fit, as the architecture is the same; so does its optimizer."""
+    path, folder = config("run"), tmp_path / "run"
+    assert train_here(path, "--train.steps", 2) == 0
+    shutil.rmtree(folder / "final")
+    other = tmp_path / "other"
+    assert train_here(path, "--train.steps", 2, "--train.seed", 5, "--output", other) == 0
+    checkpoint = folder / "checkpoints" / "step_2"
+    shutil.rmtree(checkpoint)
+    shutil.copytree(other / "checkpoints" / "step_2", checkpoint)
+    capsys.readouterr()
+    assert train_here(path, "--train.steps", 2) == 2
+    said = capsys.readouterr().err
+    assert f"error: {checkpoint} was saved by another run than the one in {folder}" in said
+    assert "give the folder `final` of that run as student.model" in said
+    assert not (folder / "final").exists()
+    # The folder of the run may move: its identity does not depend on where it is.
+    moved = tmp_path / "moved"
+    shutil.rmtree(other / "final")
+    other.rename(moved)
+    assert train_here(path, "--train.steps", 2, "--train.seed", 5, "--output", moved) == 0
+
+
 def test_a_damaged_checkpoint_is_named(tmp_path, config, capsys):
     path, folder = config("run"), tmp_path / "run"
     assert train_here(path, "--train.steps", 2) == 0

@@ -30,6 +30,8 @@ class Checkpoints:
     folder: Path
     accelerator: accelerate.Accelerator
     keep: int
+    run: str
+    """The identity of the run (`configuration.run_identity`), which each checkpoint notes."""
 
     def clean(self) -> None:
         """Removes what a killed run had begun to write or to remove. One process calls it."""
@@ -61,19 +63,19 @@ class Checkpoints:
         accelerator.wait_for_everyone()
 
     def load(self, step: int) -> None:
-        """Restores the state after a step. Raises: StoreError if it is not what was saved."""
+        """Restores the state after a step.
+
+        Raises: StoreError if it is not what was saved, or was saved by another run.
+        """
         folder = self.folder / f"step_{step}"
+        self._check_run(folder)
         try:
             self.accelerator.load_state(str(folder))  # strict: all weights, and no others
             path = folder / f"process_{self.accelerator.process_index}.json"
             # None if saved by fewer processes; the order of the rows needs no random state.
             saved = json.loads(path.read_bytes()) if path.is_file() else None
         except Exception as error:  # safetensors and pickle raise others for a damaged file
-            why = " ".join(f"{type(error).__name__}: {error}".split())
-            raise StoreError(
-                f"{folder} could not be restored ({why}); remove it to resume from an earlier one, "
-                "or give another output"
-            ) from error
+            raise _not_restored(folder, error) from error
         # It brings back Accelerate's count of micro-batches, of which a step may have others now.
         self.accelerator.step = 0
         now = self._process_state()
@@ -81,13 +83,41 @@ class Checkpoints:
         if saved and saved["num_processes"] == now["num_processes"] and saved != now:
             raise StoreError(f"{folder}: the random state could not be restored from it")
 
+    def _check_run(self, folder: Path) -> None:
+        """Compares the run that saved a checkpoint with this one, before anything is loaded.
+
+        The weights of another run of the same architecture would load without a word, with its
+        optimizer and its count of steps. Raises: StoreError if the runs differ.
+        """
+        first = folder / "process_0.json"  # of a process that every run has
+        try:
+            run = json.loads(first.read_bytes())["run"]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise _not_restored(folder, error) from error
+        if run != self.run:
+            raise StoreError(
+                f"{folder} was saved by another run than the one in {self.folder.parent} (another "
+                "configuration, text or teacher); remove it, or, to begin with its weights, give "
+                "the folder `final` of that run as student.model"
+            )
+
     def _process_state(self) -> dict[str, Any]:
-        """The number of processes and a hash of torch's random state, to compare after loading."""
+        """The run, the number of processes and a hash of torch's random state, to compare after
+        loading."""
         state = torch.get_rng_state().numpy().tobytes()
         return {
+            "run": self.run,
             "num_processes": self.accelerator.num_processes,
             "random_state": hashlib.blake2b(state, digest_size=16).hexdigest(),
         }
+
+
+def _not_restored(folder: Path, error: Exception) -> StoreError:
+    why = " ".join(f"{type(error).__name__}: {error}".split())
+    return StoreError(
+        f"{folder} could not be restored ({why}); remove it to resume from an earlier one, or give "
+        "another output"
+    )
 
 
 def latest_step(folder: Path) -> int:

@@ -1,5 +1,6 @@
 """The configuration of a run: read from files and options, and kept in the folder of the run."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _KEPT = "config.yaml"
 """The file in the output folder that holds the whole configuration."""
+_MATERIALS = "materials.json"
+"""The file in the output folder that holds the hashes of texts, tokenizers and teacher."""
 
 _MAY_CHANGE = {
     "data": {"cache", "max_refused", "num_workers", "rows"},
@@ -146,7 +149,7 @@ def keep_inputs(config: Config, inputs: "Inputs", *, write: bool) -> None:
     Args: write: False on all processes but one; these only check.
     Raises: ConfigError if the run there was begun with other inputs under the same names.
     """
-    path = config.output / "materials.json"
+    path = config.output / _MATERIALS
     now = inputs.made_from()
     if path.is_file() and is_begun(config.output):
         before = json.loads(path.read_bytes())
@@ -161,6 +164,16 @@ def keep_inputs(config: Config, inputs: "Inputs", *, write: bool) -> None:
                     )
     elif write:
         write_json(path, now)
+
+
+def run_identity(output: Path) -> str:
+    """A hash of what a run was begun with: its configuration and the hashes of its inputs.
+
+    Both files are written once, so it is the same each time that the run resumes. A checkpoint
+    notes it, because weights of the same architecture fit any run.
+    """
+    contents = [(output / name).read_bytes() for name in (_KEPT, _MATERIALS)]
+    return hashlib.blake2b(b"\0".join(contents), digest_size=16).hexdigest()
 
 
 def is_begun(output: Path) -> bool:

@@ -284,7 +284,7 @@ def _training_burst(
         )
         inputs = resolve(sampled, accelerator.device, show_progress=False)
         began = time.monotonic()
-        training = Training(inputs, accelerator)
+        training = Training(inputs, accelerator, run="")  # nothing of it is resumed
         loading = time.monotonic() - began
         reset_peak_memory(accelerator.device)  # the teacher that scored the sample needed more
         entry = training.burst(_SECONDS)

@@ -70,8 +70,9 @@ from vocagno.training.validation import Evaluation, validate
 class Training:
     """A run from its stores to its final model; `run` resumes from the latest checkpoint."""
 
-    def __init__(self, inputs: Inputs, accelerator: accelerate.Accelerator) -> None:
-        """Loads student and teacher, and gives the student to Accelerate."""
+    def __init__(self, inputs: Inputs, accelerator: accelerate.Accelerator, run: str) -> None:
+        """Loads student and teacher, and gives the student to Accelerate.
+        Args: run: identity of the run, the same on all processes (`configuration.run_identity`)."""
         self.inputs = inputs
         config = inputs.config
         self.config: Config = config
@@ -119,7 +120,10 @@ class Training:
         self.watch: Watch = Watch(self._batches(0), inputs.rows, config.data.seq_len, self.host_sum)
         self.warnings: Warnings = Warnings(config.guidance, self.train.steps)
         self.checkpoints: Checkpoints = Checkpoints(
-            config.output / "checkpoints", accelerator, self.train.keep_checkpoints
+            config.output / "checkpoints",
+            accelerator,
+            self.train.keep_checkpoints,
+            run,
         )
         self.log: MetricsLog | None = None
         """The log on the first process, once the run is under way; None on the others."""

@@ -28,7 +28,13 @@ from vocagno.models.loading import has_apple_gpu
 from vocagno.system.collectives import broadcast
 from vocagno.system.hub import HubRepository, HubUnreachableError
 from vocagno.system.signals import DONE, UNFINISHED, exit_status, terminable
-from vocagno.training.configuration import add_command, as_config, keep_config, keep_inputs
+from vocagno.training.configuration import (
+    add_command,
+    as_config,
+    keep_config,
+    keep_inputs,
+    run_identity,
+)
 from vocagno.training.monitoring import check_trackers
 
 
@@ -148,7 +154,8 @@ def _train(config: Config, accelerator: accelerate.Accelerator) -> bool:
     with terminable():
         inputs = resolve(config, accelerator.device, show_progress=main_process)
         keep_inputs(config, inputs, write=main_process)
-        training = Training(inputs, accelerator)
+        run = broadcast(run_identity(config.output) if main_process else "")
+        training = Training(inputs, accelerator, run)
         set_seed(config.train.seed, device_specific=True)  # processes drop out different states
     complete = training.run()
     if main_process:
