@@ -277,6 +277,19 @@ def test_how_far_a_store_is(tmp_path, corpus):
     assert (after["shards_done"], after["shards_under_way"], after["finished"]) == (7, 0, True)
 
 
+def test_a_shard_without_text_has_no_speed(tmp_path):
+    """The seconds left would be divided by its bytes."""
+    (tmp_path / "corpus").mkdir()
+    for name, document in (("a.jsonl", ""), ("b.jsonl", "text")):
+        write_corpus(tmp_path / "corpus" / name, [document])
+    corpus, folder = scan(tmp_path / "corpus", tmp_path / "cache"), tmp_path / "store"
+    with pytest.raises(KeyboardInterrupt):
+        make(corpus, folder, stop_after=1)
+    state = state_of(corpus, folder, TEXTS)
+    assert (state["shards_done"], state["text_bytes_done"]) == (1, 0)
+    assert "seconds_left" not in state
+
+
 @pytest.mark.parametrize("begun", ["finished", "claimed", "copied"])
 def test_how_far_another_store_is_is_not_said(tmp_path, corpus, begun):
     folder, same, other = tmp_path / "store", corpus(7), corpus(5)

@@ -320,7 +320,7 @@ def test_regrading(tmp_path, data, cli):
     benchmark = BENCHMARKS["asdiv"]
     items = read_items(benchmark, data)
     completions = [
-        {"idx": 1, "completion": "The answer is no.", "question": "another?"},
+        {"idx": 1, "completion": "The answer is no.", "question": f" {items[1].question}\n"},
         {"idx": 0, "completion": right(benchmark, items[0]), "question": items[0].question},
         {"idx": 0, "completion": "again"},
     ]
@@ -331,7 +331,7 @@ def test_regrading(tmp_path, data, cli):
     shares = {"harness_match": 0.5, "math_verify": 0.5}
     assert json.loads(shown.out) == {"task": "asdiv", "count": 2, **shares}
     assert "1 lines repeat an idx" in shown.err
-    assert "line 3: the question is not that of the item" in shown.err
+    assert "the question is not" not in shown.err
     verdicts = lines(tmp_path / "items.jsonl")
     assert [(one["idx"], one["harness_match"]) for one in verdicts] == [(0, True), (1, False)]
     assert [one["answer"] for one in verdicts] == ["2", "no"]
@@ -346,6 +346,10 @@ def test_regrading(tmp_path, data, cli):
         (
             '{"idx": 0, "completion": "", "question": 5}',
             "completions.jsonl, line 1: expected a string as `question`, or none, got 5",
+        ),
+        (
+            '{"idx": 0, "completion": "2", "question": "another?"}',
+            "line 1: the question is not that of the item with this idx in asdiv (1 such lines)",
         ),
         ("{", "line 1: not JSON"),
         ("", "no completions"),

@@ -1,6 +1,7 @@
 """What a run needs before its first step is built once."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,8 +9,11 @@ from corpora import write_corpus
 from families import TEXTS
 from runs import metrics, same_weights, score_here, train_here
 from vocagno.cli.app import main
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.errors import ConfigError
 from vocagno.teacher import scoring
 from vocagno.tokens.token_spans import TokenSpans
+from vocagno.training import inputs
 from vocagno.training.checkpoint import MetricsLog
 
 
@@ -118,3 +122,19 @@ def test_a_run_that_stopped_before_its_first_checkpoint_begins_again(
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [line.count('{"step": 0,') for line in lines].count(1) == 1
     assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_corpora_scored_with_and_without_sampling_do_not_train_together(tmp_path):
+    """A target from likely ids and one from drawn ids mean different things; both look alike."""
+    options = {"method": "distill", "distill_where": "all"}
+    config = SimpleNamespace(guidance=GuidanceConfig(**options), teacher=SimpleNamespace(also=None))
+
+    def matched(is_sampled):
+        store = SimpleNamespace(candidates=8, is_sampled=is_sampled, has_entropy=True)
+        return SimpleNamespace(store=store)
+
+    teacher = SimpleNamespace(config=SimpleNamespace(candidates=0))
+    for first, second in ((True, False), (False, True)):
+        scores = {"a.jsonl": matched(first), "b.jsonl": matched(second)}
+        with pytest.raises(ConfigError, match="of some corpora are sampled, and those of others"):
+            inputs._targets(config, ["buckets"], [teacher], [scores])

@@ -203,7 +203,8 @@ def _regrade(options: Any) -> dict[str, Any]:
     completions, repeated = read_completions(options.regrade)
     completions = completions[: options.limit]
     items = read_items(benchmark, options.data)
-    _warn_of_mismatch(options.regrade, benchmark, items, completions, repeated)
+    _check_questions(benchmark, items, completions)
+    _say_what_is_short(options.regrade, benchmark, len(items), len(completions), repeated)
     graded = []
     with Progress(
         f"grading {benchmark.name}", len(completions), unit="items", show=True
@@ -218,28 +219,37 @@ def _regrade(options: Any) -> dict[str, Any]:
     return {"task": benchmark.name, "count": len(graded), **shares}
 
 
-def _warn_of_mismatch(
-    path: Path,
-    benchmark: "Benchmark",
-    items: "list[Item]",
-    completions: "list[Completion]",
-    repeated: int,
+def _check_questions(
+    benchmark: "Benchmark", items: "list[Item]", completions: "list[Completion]"
 ) -> None:
-    """Prints what suggests that the completions answer another file than that of the items."""
-    name, questions = benchmark.name, {item.index: item.question.split() for item in items}
+    """Compares the questions that the completions say they answer with those of the items.
+
+    Graded against the gold answers of other questions, right answers would count as wrong.
+    Raises: InputError if one differs by more than white space.
+    """
+    questions = {item.index: item.question.split() for item in items}
     mismatches = [
         completion.where
         for completion in completions
         if completion.question is not None
         and completion.question.split() != questions.get(completion.index)
     ]
+    if mismatches:
+        raise InputError(
+            f"{mismatches[0]}: the question is not that of the item with this idx in "
+            f"{benchmark.name} ({len(mismatches):,} such lines): give the --data that was "
+            "answered; if it is, remove `question` from the lines"
+        )
+
+
+def _say_what_is_short(
+    path: Path, benchmark: "Benchmark", num_items: int, num_completions: int, repeated: int
+) -> None:
+    """Prints how many lines of the completions do not count, and how many items have none."""
     if repeated:
         print(f"{path}: {repeated} lines repeat an idx; the last of each counts", file=sys.stderr)
-    if (count := len(completions)) < len(items):
-        print(f"{path}: {count:,} of the {len(items):,} items of {name}", file=sys.stderr)
-    if mismatches:
+    if num_completions < num_items:
         print(
-            f"{mismatches[0]}: the question is not that of the item with this idx in {name} "
-            f"({len(mismatches):,} such lines): are these answers to the same file?",
+            f"{path}: {num_completions:,} of the {num_items:,} items of {benchmark.name}",
             file=sys.stderr,
         )

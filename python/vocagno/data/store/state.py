@@ -258,6 +258,7 @@ def _is_of(corpus: Corpus, folder: Path, kind: StoreKind, there: set[str]) -> bo
 
 
 def _speed(text_bytes: dict[str, int], folder: Path) -> float | None:
+    """Bytes of text a second; None if no shard with text was finished recently."""
     now = time.time()
     recent = [note for note in read_notes(folder) if note.ended > now - _RECENT]
     if not recent:
@@ -266,4 +267,4 @@ def _speed(text_bytes: dict[str, int], folder: Path) -> float | None:
     made = {note.entry.name for note in recent}
     # Work on the shards that began earlier counts as if it had been done in the last ten minutes.
     seconds = max(1e-3, now - max(began, now - _RECENT))
-    return sum(text_bytes.get(name, 0) for name in made) / seconds
+    return sum(text_bytes.get(name, 0) for name in made) / seconds or None
