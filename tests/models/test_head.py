@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
 from vocagno.models import head as head_module
 from vocagno.models.head import (
     LanguageHead,
@@ -167,6 +168,35 @@ def test_only_exact_operands_are_multiplied_as_bfloat16(
     assert torch.backends.mkldnn.matmul.fp32_precision == before
     exact_CV = states_CH.double() @ weight_VH.double().T
     torch.testing.assert_close(logits_CV.double(), exact_CV, atol=1e-4, rtol=0)
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.backends.mkldnn, "matmul"), reason="this torch cannot be told a precision"
+)
+@pytest.mark.parametrize("num_kept", [8, 300])
+def test_gradients_by_tiles_are_those_of_float64(monkeypatch, num_kept):
+    """The operands are rounded to bfloat16, also the gradient of the logits; the sums are not.
+    Chunks of 300 and more rows add to one another, few kept rows of a chunk are moved together."""
+    torch.manual_seed(0)
+    states_KH = torch.randn(600, 32).bfloat16().requires_grad_()
+    weight_VH = torch.randn(500, 32).bfloat16().requires_grad_()
+    labels_K, weights_K = torch.randint(500, (600,)), torch.zeros(600)
+    weights_K[:num_kept] = 1.0
+    monkeypatch.setattr(head_module, "_HAS_BFLOAT16_TILES", True)
+    monkeypatch.setattr("vocagno.models.head.chunk_rows", lambda *_: 300)
+    objective = CrossEntropy(labels_K, weights_K)
+    total, _ = chunked_loss(states_KH, LanguageHead(weight_VH), objective)
+    total.backward()
+    exact_KH, exact_VH = (t.detach().double().requires_grad_() for t in (states_KH, weight_VH))
+    losses = torch.nn.functional.cross_entropy(exact_KH @ exact_VH.T, labels_K, reduction="none")
+    (losses * weights_K).sum().backward()
+    assert float(total.detach()) == pytest.approx(float((losses * weights_K).sum().detach()), rel=1e-5)
+    for gradient, exact in ((states_KH.grad, exact_KH.grad), (weight_VH.grad, exact_VH.grad)):
+        assert gradient.dtype == torch.bfloat16
+        largest = exact.abs().max()
+        torch.testing.assert_close(gradient.double(), exact, rtol=0, atol=float(largest) / 100)
+    assert torch.equal(states_KH.grad[num_kept:], torch.zeros(600 - num_kept, 32).bfloat16())
+    assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"
 
 
 def test_a_head_rounded_to_bfloat16_and_back_is_known_to_be_exact():

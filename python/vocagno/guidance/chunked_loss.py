@@ -9,6 +9,7 @@ K: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk, P: parts of a lo
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,15 @@ import torch
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
-from vocagno.models.head import ChunkEnds, Head, LanguageHead, chunks, widens
+from vocagno.models.head import (
+    ChunkEnds,
+    Head,
+    LanguageHead,
+    chunks,
+    multiplies_tiles,
+    products_of_tiles,
+    widens,
+)
 from vocagno.models.losses import IGNORED, losses_
 from vocagno.models.own_head import GivenLogits, OwnHead
 
@@ -205,7 +214,14 @@ class _ChunkedLoss(_ScaledBackward):
         states_KH, factor_VH = hidden_KH.to(dtype), weight_VH.to(dtype)
         head = replace(head, weight_VH=factor_VH).for_chunks()
         parts_KP = hidden_KH.new_empty(count, objective.num_parts, dtype=torch.float32)
-        grad_KH = torch.empty_like(states_KH)
+        # Products of tiles round their operands to `dtype` by themselves. So the gradient of the
+        # logits needs no rounded copy, and those of states and weights are sums in float32.
+        products: Callable[[], AbstractContextManager[None]] = nullcontext
+        operand_KH = states_KH
+        if multiplies_tiles(states_KH):
+            products, operand_KH = products_of_tiles, states_KH.float()
+            factor_VH, dtype = head.weight_VH, torch.float32
+        grad_KH = torch.empty_like(operand_KH)
         grad_VH = grad_V = None  # a frozen weight has no gradient, and takes no memory for one
         *_, weight_is_trained, bias_is_trained = ctx.needs_input_grad
         if weight_is_trained:
@@ -229,16 +245,17 @@ class _ChunkedLoss(_ScaledBackward):
             if grad_V is not None:
                 grad_V += logits_CV.sum(0)
             rows_C = objective.rows(place)
-            if rows_C is None:
-                grad_CV = logits_CV.to(dtype)
-                torch.mm(grad_CV, factor_VH, out=grad_KH[place])
-            else:
-                grad_CV = _moved_up_(logits_CV, rows_C).to(dtype)
-                grad_KH[place] = 0
-                grad_KH[place].index_copy_(0, rows_C, torch.mm(grad_CV, factor_VH))
-            if grad_VH is not None:
-                states_CH = states_KH[place] if rows_C is None else states_KH[place][rows_C]
-                _add_product_(grad_VH, grad_CV.T, states_CH, is_first=place.start == 0)
+            with products():
+                if rows_C is None:
+                    grad_CV = logits_CV.to(dtype)
+                    torch.mm(grad_CV, factor_VH, out=grad_KH[place])
+                else:
+                    grad_CV = _moved_up_(logits_CV, rows_C).to(dtype)
+                    grad_KH[place] = 0
+                    grad_KH[place].index_copy_(0, rows_C, torch.mm(grad_CV, factor_VH))
+                if grad_VH is not None:
+                    states_CH = operand_KH[place] if rows_C is None else operand_KH[place][rows_C]
+                    _add_product_(grad_VH, grad_CV.T, states_CH, is_first=place.start == 0)
         return _keep_gradients(
             ctx, parts_KP, objective, (hidden_KH, weight_VH, bias_V), (grad_KH, grad_VH, grad_V)
         )

@@ -8,7 +8,7 @@ import math
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,7 +112,8 @@ class LanguageHead:
             logits_CV = torch.mm(hidden_CH, self.weight_VH.T, out_dtype=torch.float32)
         else:  # operands of low precision are exact in float32
             is_bfloat16 = self.is_widened or self.weight_VH.dtype == torch.bfloat16
-            with _products_of_bfloat16(is_bfloat16 and hidden_CH.dtype == torch.bfloat16):
+            is_exact = is_bfloat16 and multiplies_tiles(hidden_CH)
+            with products_of_tiles() if is_exact else nullcontext():
                 logits_CV = torch.mm(hidden_CH.float(), self.weight_VH.float().T, out=out)
         if self.bias_V is not None:
             logits_CV += self.bias_V.float()
@@ -166,18 +167,21 @@ def _has_bfloat16_tiles() -> bool:
 _HAS_BFLOAT16_TILES = _has_bfloat16_tiles()
 
 
-@contextmanager
-def _products_of_bfloat16(is_exact: bool) -> Iterator[None]:
-    """Lets a CPU with AMX multiply float32 matrices whose values are bfloat16, as such.
+def multiplies_tiles(operand: Tensor) -> bool:
+    """True if float32 products of such values may run as products of tiles of bfloat16, because
+    the values are bfloat16 and the device is a CPU with AMX."""
+    is_bfloat16 = operand.dtype == torch.bfloat16
+    return _HAS_BFLOAT16_TILES and is_bfloat16 and operand.device.type == "cpu"
 
-    Nothing is lost: the operands are exact and sums stay in float32. A product with 49,152 x 576
-    weights takes a third to a quarter of the time. torch has no CPU product of bfloat16 matrices
-    with a float32 result (`torch.mm` with `out_dtype`), but it rounds the operands of float32
-    products if it may.
+
+@contextmanager
+def products_of_tiles() -> Iterator[None]:
+    """Lets oneDNN round the operands of float32 products to bfloat16; sums stay in float32.
+
+    Operands whose values are bfloat16 lose nothing, and a product with 49,152 x 576 weights takes
+    a third to a quarter of the time. torch has no CPU product of bfloat16 matrices with a float32
+    result (`torch.mm` with `out_dtype`).
     """
-    if not (is_exact and _HAS_BFLOAT16_TILES):
-        yield
-        return
     products: Any = getattr(torch.backends.mkldnn, "matmul")  # noqa: B009  # untyped
     before = products.fp32_precision
     products.fp32_precision = "bf16"
