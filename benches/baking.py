@@ -27,7 +27,7 @@ from vocagno.data.store.building import finish_store
 from vocagno.integrations.baked_files import BakedLosses
 from vocagno.integrations.token_files import open_token_file
 from vocagno.system.progress import peak_megabytes
-from vocagno.teacher.scores import SCORES, DocumentScores, ScoreStore, write_scores
+from vocagno.teacher.score_store import SCORES, DocumentScores, ScoreStore, write_scores
 
 KINDS = {"losses": ("token", None), "losses of groups": ("group", None), "weights": ("token", {})}
 BOS, EOS = 1, 2

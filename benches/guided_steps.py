@@ -26,17 +26,17 @@ from vocagno.data.prepare import prepare_rows
 from vocagno.data.rows import Row, RowStore
 from vocagno.guidance import token_weights
 from vocagno.guidance.batch import GuidanceTensors, GuidedBatch
-from vocagno.guidance.batches import Collator, line_ends
 from vocagno.guidance.bucket_loss import BucketTable
 from vocagno.guidance.bucket_targets import BucketTargets
+from vocagno.guidance.collator import Collator, line_ends
 from vocagno.guidance.methods.base import StudentOutput
 from vocagno.guidance.selective import selective_cross_entropy
 from vocagno.models.head import head_of, hidden_states
 from vocagno.models.loading import local_device
 from vocagno.models.losses import IGNORED
 from vocagno.teacher.candidates import ScoredWindow, codes_of
-from vocagno.teacher.scores import KIND, MatchedScores, ScoreStore
-from vocagno.teacher.scoring import Teacher, score_corpus
+from vocagno.teacher.configured import Teacher, score_corpus
+from vocagno.teacher.score_store import KIND, MatchedScores, ScoreStore
 from vocagno.teacher.windows import TextReader
 from vocagno.tokens.buckets import buckets
 from vocagno.tokens.student_tokenizer import student_tokenizer

@@ -23,11 +23,11 @@ from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import read_batches, scan
 from vocagno.data.prepare import prepare_rows, prepare_texts
 from vocagno.data.rows import RowStore
-from vocagno.guidance.batches import Collator
+from vocagno.guidance.collator import Collator
 from vocagno.models.loading import local_device
+from vocagno.teacher.configured import ConfiguredTeacher, load_scorer
 from vocagno.teacher.live import LivePieces, TextTeacher
-from vocagno.teacher.scores import MatchedScores
-from vocagno.teacher.scoring import ConfiguredTeacher, load_scorer
+from vocagno.teacher.score_store import MatchedScores
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 LENGTHS = (256, 512, 1024, 2048)

@@ -26,7 +26,7 @@ from vocagno.config.guidance import as_naive
 from vocagno.config.options import Config
 from vocagno.data.rows import Row
 from vocagno.errors import InputError
-from vocagno.guidance.batches import Collator, line_ends
+from vocagno.guidance.collator import Collator, line_ends
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.selection import Selection
 from vocagno.models.loading import local_device

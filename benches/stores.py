@@ -30,7 +30,7 @@ from machine import machine, print_lines
 from vocagno import TokenSpans
 from vocagno.data.corpus import read_batches, scan, text_hash
 from vocagno.data.store.format import Manifest, entry_of
-from vocagno.teacher.scores import DocumentScores, ScoreShard, ScoreStore, write_scores
+from vocagno.teacher.score_store import DocumentScores, ScoreShard, ScoreStore, write_scores
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT_TOKENS = (40, 300)

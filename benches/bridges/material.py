@@ -18,7 +18,7 @@ from vocagno.data.store.building import finish_store
 from vocagno.quickstart.problems import documents
 from vocagno.quickstart.tokenizers import EOS, train_tokenizers
 from vocagno.teacher.candidates import Candidates
-from vocagno.teacher.scores import SCORES, DocumentScores, write_scores
+from vocagno.teacher.score_store import SCORES, DocumentScores, write_scores
 
 DOCUMENTS = 200
 

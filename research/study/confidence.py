@@ -18,7 +18,7 @@ from vocagno.config.options import Config
 from vocagno.data.prepare import prepare_rows, scan_with_progress
 from vocagno.data.rows import RowStore
 from vocagno.errors import InputError
-from vocagno.guidance.batches import Collator
+from vocagno.guidance.collator import Collator
 from vocagno.models.head import Head, chunks, hidden_states, language_head
 from vocagno.models.loading import local_device, tokenizer_of_student
 from vocagno.models.losses import IGNORED

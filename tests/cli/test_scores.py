@@ -24,7 +24,7 @@ from vocagno.data.store.format import Manifest, check_names
 from vocagno.data.store.shards import Shard, StoreError
 from vocagno.integrations import scores_on_the_hub
 from vocagno.integrations.scores_on_the_hub import EDGES, QUANTILES
-from vocagno.teacher.scores import SCORES, DocumentScores, ScoreStore, write_scores
+from vocagno.teacher.score_store import SCORES, DocumentScores, ScoreStore, write_scores
 
 CANDIDATES = ["--candidates", "4"]
 

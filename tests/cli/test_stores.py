@@ -15,7 +15,7 @@ from warm_python import executable
 pytest.importorskip("torch")
 
 from vocagno.cli.app import main
-from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.score_store import ScoreStore
 
 
 def test_score_then_prepare(corpus, tmp_path, teacher_model, tokenizer_files, cli):

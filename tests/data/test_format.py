@@ -21,9 +21,9 @@ from vocagno.data.store.format import Manifest, entry_of
 from vocagno.data.store.shards import Shard, StoreError, write_shard
 from vocagno.system.files import write_json
 from vocagno.teacher import candidates as candidates_module
-from vocagno.teacher import scores as scores_module
+from vocagno.teacher import score_store as scores_module
 from vocagno.teacher.candidates import Candidates
-from vocagno.teacher.scores import (
+from vocagno.teacher.score_store import (
     SCORES,
     DocumentScores,
     MatchedScores,

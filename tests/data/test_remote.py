@@ -24,7 +24,7 @@ from vocagno.data.store.shards import StoreError
 from vocagno.data.store.state import state_of
 from vocagno.errors import ConfigError
 from vocagno.system.addresses import Address, AddressError, path_of
-from vocagno.teacher.scores import SCORES, DocumentScores, ScoreStore, write_scores
+from vocagno.teacher.score_store import SCORES, DocumentScores, ScoreStore, write_scores
 
 SCRIPT = Path(__file__).parents[1] / "support" / "processes" / "killed_publishing.py"
 STORE = "s3://texts/store"

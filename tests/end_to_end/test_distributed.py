@@ -13,7 +13,7 @@ from families import TEXTS
 from runs import metrics, run
 from tiny_models import save_llama
 from vocagno.cli.app import main
-from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.score_store import ScoreStore
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from tiny_models import save_llama
 from vocagno.cli.app import main as command_line
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.rows import RowStore
-from vocagno.teacher.scores import MatchedScores, ScoreStore
+from vocagno.teacher.score_store import MatchedScores, ScoreStore
 
 pytestmark = pytest.mark.slow
 

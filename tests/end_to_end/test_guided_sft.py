@@ -22,7 +22,7 @@ from vocagno.guidance import (
     add_teacher_loss,
 )
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.teacher.scoring import ConfiguredTeacher
+from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.tokens.token_spans import TokenSpans
 
 pytestmark = pytest.mark.slow

@@ -23,7 +23,7 @@ from vocagno.cli.app import main
 from vocagno.data.rows import RowStore
 from vocagno.data.store.format import REPORT
 from vocagno.integrations.scores_on_the_hub import export_scores, import_scores
-from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.score_store import ScoreStore
 from warm_python import executable
 
 SLOW = Path(__file__).parents[1] / "support" / "processes" / "slow_command.py"

@@ -16,8 +16,8 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import cut_rows, join_documents
 from vocagno.errors import ConfigError, GuidanceError
-from vocagno.guidance.batches import Collator
 from vocagno.guidance.bucket_targets import BucketTargets
+from vocagno.guidance.collator import Collator
 from vocagno.guidance.pieces import (
     ScoresInOrder,
     SeveralTeachers,
@@ -25,7 +25,7 @@ from vocagno.guidance.pieces import (
     stored_targets,
 )
 from vocagno.teacher.candidates import Candidates
-from vocagno.teacher.scores import DocumentScores
+from vocagno.teacher.score_store import DocumentScores
 
 DOCUMENTS = [*TEXTS[:6], *HARD_TEXTS, "".join(TEXTS[:4])]
 DISTILL = GuidanceConfig(method="distill", distill_where="all")

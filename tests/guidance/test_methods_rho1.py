@@ -15,10 +15,10 @@ from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.config.teacher import TeacherConfig
-from vocagno.guidance.batches import Collator
+from vocagno.guidance.collator import Collator
 from vocagno.guidance.pieces import SameRows
+from vocagno.teacher.configured import load_scorer
 from vocagno.teacher.live import RowTeacher
-from vocagno.teacher.scoring import load_scorer
 
 
 @pytest.mark.slow

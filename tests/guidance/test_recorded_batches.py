@@ -18,13 +18,13 @@ torch = pytest.importorskip("torch")
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import cut_rows, join_documents
-from vocagno.guidance.batches import Collator
 from vocagno.guidance.bucket_loss import BucketTable
+from vocagno.guidance.collator import Collator
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import SameRows, ScoresInOrder
 from vocagno.models.head import LanguageHead
 from vocagno.models.losses import TeacherStates
-from vocagno.teacher.scores import DocumentScores
+from vocagno.teacher.score_store import DocumentScores
 from vocagno.tokens.token_spans import TokenizedTexts
 
 RECORDED = Path(__file__).with_name("recorded_batches.json")

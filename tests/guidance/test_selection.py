@@ -13,11 +13,11 @@ from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.guidance import GuidanceTensors, token_weights
-from vocagno.guidance.batches import Collator
+from vocagno.guidance.collator import Collator
 from vocagno.guidance.mappings import chunk_numbers
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.teacher.scores import NOT_SCORED, DocumentScores
+from vocagno.teacher.score_store import NOT_SCORED, DocumentScores
 
 NAN = float("nan")
 

@@ -27,15 +27,15 @@ from vocagno.data.store.format import REPORT
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError, GuidanceError
 from vocagno.guidance.batch import GuidanceTensors
-from vocagno.guidance.batches import Collator
 from vocagno.guidance.bucket_targets import BucketTargets
+from vocagno.guidance.collator import Collator
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.guidance.selective import token_weights
 from vocagno.integrations import baking
 from vocagno.integrations.baked_files import CANDIDATES, LOSSES, WEIGHTS, BakedLosses
 from vocagno.integrations.baking import Baker, bake_file, check_rule
 from vocagno.integrations.token_files import TokenFileError, open_token_file
-from vocagno.teacher.scores import DocumentScores
+from vocagno.teacher.score_store import DocumentScores
 from vocagno.tokens.buckets import buckets
 from vocagno.tokens.id_texts import TokenizedTexts
 from vocagno.tokens.tokenizer_files import TokenizerError

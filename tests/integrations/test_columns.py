@@ -23,13 +23,13 @@ from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError, GuidanceError, InputError
 from vocagno.guidance import GuidanceTensors, selective_cross_entropy
 from vocagno.guidance.batch import BatchFacts, TokenCounts, check_columns
-from vocagno.guidance.batches import Collator
 from vocagno.guidance.bucket_targets import BucketTargets
+from vocagno.guidance.collator import Collator
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.integrations.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
 from vocagno.integrations.transformers_trainer import DataCollatorWithTeacherLoss
-from vocagno.teacher.scores import ScoreStore
-from vocagno.teacher.scoring import ConfiguredTeacher, Teacher
+from vocagno.teacher.configured import ConfiguredTeacher, Teacher
+from vocagno.teacher.score_store import ScoreStore
 from vocagno.teacher.windows import TextReader
 from vocagno.tokens.token_spans import TokenSpans
 

@@ -28,7 +28,7 @@ from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError
 from vocagno.integrations import datatrove as steps
 from vocagno.integrations.datatrove import FinishRows, FinishScores, RowPacker, TeacherScorer
-from vocagno.teacher.scores import MatchedScores, ScoreStore
+from vocagno.teacher.score_store import MatchedScores, ScoreStore
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from warm_python import executable
 

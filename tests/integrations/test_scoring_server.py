@@ -25,8 +25,8 @@ from vocagno.integrations import scoring_server as module
 from vocagno.integrations.scoring_server import TOLERANCE, ServerEngine, ServerError, ServerScorer
 from vocagno.system.shared_work import LOCKS
 from vocagno.teacher.candidates import NONE
-from vocagno.teacher.scores import ScoreStore
-from vocagno.teacher.scoring import ConfiguredTeacher, load_scorer
+from vocagno.teacher.configured import ConfiguredTeacher, load_scorer
+from vocagno.teacher.score_store import ScoreStore
 from vocagno.teacher.windows import TextReader, Window
 from vocagno.tokens.token_spans import TokenSpans
 

@@ -46,7 +46,7 @@ from vocagno.integrations.columns import add_teacher_loss
 from vocagno.integrations.transformers_trainer import _check_arguments
 from vocagno.models.head import head_of, hidden_states
 from vocagno.teacher.candidates import Candidates
-from vocagno.teacher.scores import MatchedScores, ScoreStore
+from vocagno.teacher.score_store import MatchedScores, ScoreStore
 
 GUIDANCE = GuidanceConfig(top_fraction=0.4)
 IDS = torch.arange(6)[None]

@@ -190,7 +190,9 @@ def test_gradients_by_tiles_are_those_of_float64(monkeypatch, num_kept):
     exact_KH, exact_VH = (t.detach().double().requires_grad_() for t in (states_KH, weight_VH))
     losses = torch.nn.functional.cross_entropy(exact_KH @ exact_VH.T, labels_K, reduction="none")
     (losses * weights_K).sum().backward()
-    assert float(total.detach()) == pytest.approx(float((losses * weights_K).sum().detach()), rel=1e-5)
+    assert float(total.detach()) == pytest.approx(
+        float((losses * weights_K).sum().detach()), rel=1e-5
+    )
     for gradient, exact in ((states_KH.grad, exact_KH.grad), (weight_VH.grad, exact_VH.grad)):
         assert gradient.dtype == torch.bfloat16
         largest = exact.abs().max()

@@ -14,9 +14,9 @@ from vocagno.alignment.mapping import Groups
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import Row
-from vocagno.guidance.batches import Collator
+from vocagno.guidance.collator import Collator
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.teacher.scores import DocumentScores
+from vocagno.teacher.score_store import DocumentScores
 from vocagno.training.step import GuidedStudent
 
 PAGE = Path(__file__).parents[2] / "docs" / "design.md"

@@ -135,7 +135,7 @@ def test_no_test_imports_another_test_file():
     ("package", "module", "name", "lacks"),
     [
         ("vocagno.guidance", "selective", "selective_cross_entropy", "torch"),
-        ("vocagno.teacher", "scores", "ScoreStore", "pyarrow"),
+        ("vocagno.teacher", "score_store", "ScoreStore", "pyarrow"),
     ],
 )
 def test_a_name_that_needs_an_extra_says_which(monkeypatch, package, module, name, lacks):

@@ -16,7 +16,7 @@ from study_text import NoisyText, read_noise, with_junk, with_swaps
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import prepare_rows
 from vocagno.errors import InputError
-from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.score_store import ScoreStore
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 KNOWN = {"top_fraction": None, "max_threshold": -100.0}

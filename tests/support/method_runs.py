@@ -13,9 +13,9 @@ from vocagno.config.options import DataConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import prepare_rows, prepare_texts
-from vocagno.guidance.batches import Collator
+from vocagno.guidance.collator import Collator
+from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.live import LivePieces, TextTeacher
-from vocagno.teacher.scoring import ConfiguredTeacher
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 CPU = torch.device("cpu")

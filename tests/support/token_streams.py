@@ -8,7 +8,7 @@ from vocagno import TokenSpans
 from vocagno.data.corpus import text_hash
 from vocagno.data.store.building import finish_store
 from vocagno.teacher.candidates import Candidates
-from vocagno.teacher.scores import SCORES, DocumentScores, ScoreStore, write_scores
+from vocagno.teacher.score_store import SCORES, DocumentScores, ScoreStore, write_scores
 
 MEGATRON_CODES = {"u1": 1, "i4": 4, "i8": 5, "f8": 6, "u2": 8}
 

@@ -22,7 +22,7 @@ from vocagno.data.corpus import read_batches, text_hash
 from vocagno.data.store.building import finish_store
 from vocagno.data.store.shards import Refused
 from vocagno.teacher.comparison import compare
-from vocagno.teacher.scores import SCORES, DocumentScores, ScoreStore, write_scores
+from vocagno.teacher.score_store import SCORES, DocumentScores, ScoreStore, write_scores
 
 REFUSED = DocumentScores.none("odd")
 

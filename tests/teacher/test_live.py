@@ -26,8 +26,8 @@ from vocagno.data.store.format import RefusalLimit
 from vocagno.data.store.shards import StoreError
 from vocagno.models.losses import causal_shift
 from vocagno.teacher.candidates import NONE, Candidates
-from vocagno.teacher.scores import ScoreStore
-from vocagno.teacher.scoring import ConfiguredTeacher
+from vocagno.teacher.configured import ConfiguredTeacher
+from vocagno.teacher.score_store import ScoreStore
 
 CPU = torch.device("cpu")
 

@@ -18,7 +18,7 @@ from folders import contents
 from runs import started, wait_for_shards
 from vllm_server import PYTHON, VllmServer, save_teacher, vllm_environment
 from vocagno.cli.app import main
-from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.score_store import ScoreStore
 
 pytestmark = [
     pytest.mark.slow,

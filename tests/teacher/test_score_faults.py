@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 from corpora import write_corpus
 from families import TEXTS
 from runs import free_port, started, wait_for_shards
-from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.score_store import ScoreStore
 from warm_python import executable
 
 SCRIPTS = Path(__file__).parents[1] / "support" / "processes"

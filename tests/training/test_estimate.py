@@ -15,7 +15,7 @@ from runs import metrics
 from vocagno.cli.app import main
 from vocagno.data.rows import RowStore
 from vocagno.errors import ConfigError
-from vocagno.teacher.scoring import ConfiguredTeacher
+from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.windows import Window
 from vocagno.training import estimate as module
 from vocagno.training.configuration import parse

@@ -8,7 +8,7 @@ import pytest
 from corpora import write_corpus
 from families import TEXTS
 from runs import metrics, score_here, train_here
-from vocagno.teacher.scores import ScoreStore
+from vocagno.teacher.score_store import ScoreStore
 
 
 @pytest.fixture(scope="module")

@@ -28,9 +28,9 @@ from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import prepare_rows
 from vocagno.errors import InputError
-from vocagno.guidance.batches import Collator, line_ends
+from vocagno.guidance.collator import Collator, line_ends
 from vocagno.models.loading import load_student
-from vocagno.teacher.scoring import ConfiguredTeacher
+from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.tokens.buckets import BucketError
 from vocagno.tokens.student_tokenizer import student_tokenizer
 from vocagno.training.sample_pages import guide_text

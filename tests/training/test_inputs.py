@@ -11,7 +11,7 @@ from runs import metrics, same_weights, score_here, train_here
 from vocagno.cli.app import main
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError
-from vocagno.teacher import scoring
+from vocagno.teacher import configured
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training import inputs
 from vocagno.training.checkpoint import MetricsLog
@@ -21,7 +21,7 @@ from vocagno.training.checkpoint import MetricsLog
 def built(monkeypatch):
     """How often each tokenizer was built, and each model's weights were hashed."""
     count = Counter()
-    init, identity = TokenSpans.__init__, scoring.weights_identity
+    init, identity = TokenSpans.__init__, configured.weights_identity
 
     def counted_init(self, tokenizer, *arguments, **options):
         count[str(tokenizer)[:500]] += 1
@@ -32,7 +32,7 @@ def built(monkeypatch):
         return identity(*arguments)
 
     monkeypatch.setattr(TokenSpans, "__init__", counted_init)
-    monkeypatch.setattr(scoring, "weights_identity", counted_identity)
+    monkeypatch.setattr(configured, "weights_identity", counted_identity)
     return count
 
 

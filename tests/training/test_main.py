@@ -35,7 +35,7 @@ from vocagno.config.options import DataConfig, TrainConfig
 from vocagno.data.rows import Row, RowStore
 from vocagno.errors import ConfigError
 from vocagno.guidance.batch import GuidedBatch
-from vocagno.guidance.batches import Collator
+from vocagno.guidance.collator import Collator
 from vocagno.guidance.methods import method_of
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training import main as main_module
@@ -440,16 +440,16 @@ def test_prompts_are_read_and_not_learnt(tmp_path, config, corpus):
 
 def test_a_teacher_that_covers_too_little_stops_the_run(tmp_path, config, monkeypatch, capsys):
     """Zero-width offsets on real tokens would turn guidance into naive training, unnoticed."""
-    from vocagno.teacher import scoring
+    from vocagno.teacher import configured
 
-    original = scoring._document_scores
+    original = configured._document_scores
 
     def collapsed(spans, *losses):
         spans = spans.copy()
         spans[len(spans) // 2 :, 1] = spans[len(spans) // 2 :, 0]
         return original(spans, *losses)
 
-    monkeypatch.setattr(scoring, "_document_scores", collapsed)
+    monkeypatch.setattr(configured, "_document_scores", collapsed)
     error = refused(config(), capsys)
     assert "of the tokens map to the teacher" in error
     assert "truncated" in error

@@ -19,12 +19,12 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.rows import cut_rows, document_rows, join_documents
-from vocagno.guidance.batches import Collator
 from vocagno.guidance.bucket_targets import BucketTargets
+from vocagno.guidance.collator import Collator
 from vocagno.guidance.loss import LossSums
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.models.losses import IGNORED
-from vocagno.teacher.scoring import ConfiguredTeacher
+from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.training.step import GuidedStudent
 
 DOCUMENTS = TEXTS[:6]

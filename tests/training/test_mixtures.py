@@ -17,7 +17,7 @@ from vocagno.cli.app import main as vocagno
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import MixedPieces, MixedRows, RowStore
-from vocagno.guidance.batches import Collator
+from vocagno.guidance.collator import Collator
 from vocagno.teacher import MatchedScores, ScoreStore
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ from vocagno.system.signals import terminable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from vocagno.teacher.scoring import ConfiguredTeacher
+    from vocagno.teacher.configured import ConfiguredTeacher
     from vocagno.tokens.student_tokenizer import StudentTokenizer
 
 _RULE = "unit top_fraction max_threshold window window_max_loss aggregation unmapped".split()
@@ -131,9 +131,9 @@ def add_limit(parser: Any) -> None:
 
 def limit(options: Any) -> dict[str, Any] | None:
     """Finds the limit. Returns or prints it with those of other shares, and what each keeps."""
-    from vocagno.guidance.rules import kept_share, limit_that_keeps
+    from vocagno.guidance.line_rule import kept_share, limit_that_keeps
     from vocagno.models.loading import local_device
-    from vocagno.teacher.scoring import ConfiguredTeacher
+    from vocagno.teacher.configured import ConfiguredTeacher
     from vocagno.tokens.student_tokenizer import student_tokenizer
 
     require(0 < options.keep <= 1, f"--keep must be in (0, 1], got {options.keep}")
@@ -195,8 +195,8 @@ def _neighbour_losses(
     from vocagno.config.guidance import GuidanceConfig
     from vocagno.config.options import DataConfig
     from vocagno.data.prepare import prepare_rows, scan_with_progress
-    from vocagno.guidance.batches import Collator, losses_of_neighbours
-    from vocagno.teacher.scores import MatchedScores
+    from vocagno.guidance.collator import Collator, losses_of_neighbours
+    from vocagno.teacher.score_store import MatchedScores
 
     data = DataConfig(train=name, seq_len=options.seq_len, cache=options.cache)
     corpus = scan_with_progress(

@@ -23,7 +23,7 @@ from vocagno.views.passage import number, shorten, token_label
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from vocagno.teacher.scores import ScoreStore
+    from vocagno.teacher.score_store import ScoreStore
 
 
 def add_info(parser: Any) -> None:
@@ -115,7 +115,7 @@ def info(options: Any) -> dict[str, Any] | None:
     """Returns or prints counts and sizes of a store, its origin and the spread of its losses."""
     from vocagno.data.store.format import REFUSED, say_omitted
     from vocagno.integrations.scores_on_the_hub import losses_of
-    from vocagno.teacher.scores import ScoreStore
+    from vocagno.teacher.score_store import ScoreStore
 
     store = ScoreStore(options.store)
     with Progress("reading", store.num_tokens, unit="tokens", show=True) as progress:
@@ -147,7 +147,7 @@ def show(options: Any) -> dict[str, Any] | None:
     The table has the six most probable candidates of each token; --json has all of them.
     """
     from vocagno.data.corpus import read_batches
-    from vocagno.teacher.scores import ScoresOfTexts, ScoreStore
+    from vocagno.teacher.score_store import ScoresOfTexts, ScoreStore
     from vocagno.tokens.token_spans import TokenSpans
 
     store, document = ScoreStore(options.store), options.document
@@ -216,7 +216,7 @@ def compare(options: Any) -> dict[str, Any] | None:
     """Compares the teachers on each corpus, and on all of them together."""
     from vocagno.data.corpus import read_batches
     from vocagno.teacher.comparison import compare
-    from vocagno.teacher.scores import ScoreStore
+    from vocagno.teacher.score_store import ScoreStore
 
     corpora = {
         name: track_documents(read_batches(name), f"comparing {name}") for name in options.corpus
@@ -267,7 +267,7 @@ def _comparison_lines(comparison: dict[str, Any], labels: list[str]) -> list[lis
 def verify(options: Any) -> dict[str, Any] | int:
     """Prints what is damaged. With --discard it is removed; without, the exit status tells, too."""
     from vocagno.data.store.format import MANIFEST
-    from vocagno.teacher.scores import ScoreStore
+    from vocagno.teacher.score_store import ScoreStore
 
     store = ScoreStore(options.store)
     bytes_read = 0
@@ -301,7 +301,7 @@ def verify(options: Any) -> dict[str, Any] | int:
 def export(options: Any) -> dict[str, Any]:
     """Writes the files and uploads them if asked. Returns where they are, and their size."""
     from vocagno.integrations.scores_on_the_hub import dataset_card, export_scores, losses_of
-    from vocagno.teacher.scores import ScoreStore
+    from vocagno.teacher.score_store import ScoreStore
 
     store = ScoreStore(options.store)
     repository = None
@@ -335,7 +335,7 @@ def finish(options: Any) -> dict[str, Any]:
     """Writes the manifest. Returns the counts of the finished store."""
     from vocagno.data.store.building import finish_parts
     from vocagno.data.store.format import REFUSED, say_omitted
-    from vocagno.teacher.scores import SCORES, ScoreStore
+    from vocagno.teacher.score_store import SCORES, ScoreStore
 
     finish_parts(options.store, SCORES)
     store = ScoreStore(options.store)

@@ -92,8 +92,8 @@ def score(options: Any) -> dict[str, Any] | None:
     from vocagno.data.store.format import REFUSED, say_omitted
     from vocagno.data.store.state import shard_bytes_of, state_of
     from vocagno.models.loading import local_device
-    from vocagno.teacher.scores import SCORES, ScoreStore
-    from vocagno.teacher.scoring import ConfiguredTeacher
+    from vocagno.teacher.configured import ConfiguredTeacher
+    from vocagno.teacher.score_store import SCORES, ScoreStore
 
     is_first = os.environ.get("RANK", "0") == "0"
     part = _read_part(options)
@@ -322,7 +322,7 @@ def bake(options: Any) -> dict[str, Any]:
 
     from vocagno.data.store.format import REFUSED, say_omitted
     from vocagno.integrations.baking import bake_file, check_rule
-    from vocagno.teacher.scores import ScoreStore
+    from vocagno.teacher.score_store import ScoreStore
 
     if rule is not None:
         check_rule(rule)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vocagno.config.guidance import GuidanceConfig
     from vocagno.guidance.batch import GuidanceTensors, GuidedBatch, check_coverage
     from vocagno.guidance.bucket_targets import BucketTargets
-    from vocagno.guidance.rules import Units, known_weights
+    from vocagno.guidance.line_rule import Units, known_weights
     from vocagno.guidance.selective import count_kept, selective_cross_entropy, token_weights
     from vocagno.guidance.text_batches import guided_batch
     from vocagno.integrations.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
@@ -55,7 +55,7 @@ __getattr__: Callable[[str], Any] = lazy_names(
         "vocagno.config.guidance": "GuidanceConfig",
         "vocagno.guidance.batch": "GuidanceTensors GuidedBatch check_coverage",
         "vocagno.guidance.bucket_targets": "BucketTargets",
-        "vocagno.guidance.rules": "Units known_weights",
+        "vocagno.guidance.line_rule": "Units known_weights",
         "vocagno.guidance.selective": "count_kept selective_cross_entropy token_weights",
         "vocagno.guidance.text_batches": "guided_batch",
         "vocagno.integrations.columns": "TeacherLossColumns TeacherTexts add_teacher_loss",

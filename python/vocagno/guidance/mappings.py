@@ -19,7 +19,7 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import GuidanceError
 
 if TYPE_CHECKING:  # stores need pyarrow, the loss does not
-    from vocagno.teacher.scores import DocumentScores
+    from vocagno.teacher.score_store import DocumentScores
     from vocagno.teacher.windows import WindowedTexts
 
 UNMAPPED = -1

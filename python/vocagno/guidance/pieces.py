@@ -22,7 +22,7 @@ from vocagno.guidance.mappings import UNMAPPED, ComparedTokens, DocumentPairs
 from vocagno.guidance.methods.base import Method
 from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.live import LivePieces, LiveText, first_asked
-from vocagno.teacher.scores import DocumentScores
+from vocagno.teacher.score_store import DocumentScores
 
 
 class StoredScores(Protocol):

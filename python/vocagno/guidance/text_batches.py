@@ -15,12 +15,12 @@ from vocagno.config.options import DataConfig
 from vocagno.data.rows import document_rows, join_documents
 from vocagno.errors import ConfigError
 from vocagno.guidance.batch import GuidedBatch
-from vocagno.guidance.batches import Collator, line_ends
 from vocagno.guidance.bucket_targets import BucketTargets, check_targets
+from vocagno.guidance.collator import Collator, line_ends
 from vocagno.guidance.methods import method_of_other_loops
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.teacher.candidates import Candidates
-from vocagno.teacher.scores import DocumentScores
+from vocagno.teacher.score_store import DocumentScores
 from vocagno.tokens.id_texts import TokenizedTexts
 from vocagno.tokens.token_spans import TokenSpans
 

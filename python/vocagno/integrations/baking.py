@@ -29,12 +29,12 @@ from vocagno.data.store.shards import StoreError
 from vocagno.data.store.state import Claim, first_difference
 from vocagno.errors import GuidanceError, require
 from vocagno.guidance.batch import GuidedBatch
-from vocagno.guidance.batches import line_numbers
 from vocagno.guidance.bucket_targets import BucketTargets, check_targets
+from vocagno.guidance.collator import line_numbers
+from vocagno.guidance.line_rule import weights_of_lines
 from vocagno.guidance.mappings import ComparedTokens, DocumentPairs
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder, read_pieces, stored_targets
-from vocagno.guidance.rules import weights_of_lines
 from vocagno.guidance.text_batches import LEAST_COMPARED
 from vocagno.integrations.baked_files import (
     CANDIDATE_MASS,
@@ -52,7 +52,7 @@ from vocagno.integrations.token_files import TokenFile, TokenFileError, sample_h
 from vocagno.system.files import appearing, digest, flush_folder, write_json
 from vocagno.system.progress import Progress
 from vocagno.system.shared_work import exclusively, share
-from vocagno.teacher.scores import DocumentScores, ScoresOfTexts, ScoreStore
+from vocagno.teacher.score_store import DocumentScores, ScoresOfTexts, ScoreStore
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 from vocagno.tokens.tokenizer_files import TokenizerError
 

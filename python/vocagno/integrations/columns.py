@@ -36,14 +36,14 @@ from vocagno.data.sources import Document, document_of
 from vocagno.data.store.format import MAX_REFUSED, RefusalLimit
 from vocagno.errors import GuidanceError, InputError
 from vocagno.guidance.batch import OF_TOKENS, TokenCounts, check_coverage, made_for
-from vocagno.guidance.batches import Collator, line_ends
 from vocagno.guidance.bucket_targets import BucketTargets, check_targets
+from vocagno.guidance.collator import Collator, line_ends
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.integrations.conversations import Conversation, conversation, learnt_tokens
 from vocagno.teacher.candidates import Candidates
-from vocagno.teacher.scores import NOT_SCORED, DocumentScores, ScoresOfTexts, ScoreStore
-from vocagno.teacher.scoring import Teacher
+from vocagno.teacher.configured import Teacher
+from vocagno.teacher.score_store import NOT_SCORED, DocumentScores, ScoresOfTexts, ScoreStore
 from vocagno.tokens.student_tokenizer import eos_warning
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 

@@ -37,8 +37,8 @@ from vocagno.errors import ConfigError, require
 from vocagno.models.loading import local_device
 from vocagno.system.addresses import Address, path_of
 from vocagno.system.files import write_json
-from vocagno.teacher.scores import SCORES
-from vocagno.teacher.scoring import ConfiguredTeacher, Teacher, write_scored
+from vocagno.teacher.configured import ConfiguredTeacher, Teacher, write_scored
+from vocagno.teacher.score_store import SCORES
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from vocagno.data.store.format import REFUSED, Entry, check_names
 from vocagno.data.store.shards import Refused, StoreError, decode_spans
 from vocagno.system.files import appearing, appearing_files, refuse_pointers
 from vocagno.system.records import check_type
-from vocagno.teacher.scores import (
+from vocagno.teacher.score_store import (
     KIND,
     SCORES,
     VERSION,

@@ -27,7 +27,7 @@ from vocagno.system.files import write_new_json
 from vocagno.system.records import Count, check_type
 from vocagno.system.shared_work import LOCKS
 from vocagno.teacher.candidates import ScoredWindow, code_candidates
-from vocagno.teacher.scoring import Engine
+from vocagno.teacher.configured import Engine
 from vocagno.teacher.windows import Window, losses_of, windows_to_score
 
 _TRIES = 8

@@ -30,8 +30,8 @@ from vocagno.guidance.batch import (
     check_guidance,
     needed_columns,
 )
-from vocagno.guidance.batches import Collator
 from vocagno.guidance.bucket_targets import BucketTargets, check_targets
+from vocagno.guidance.collator import Collator
 from vocagno.guidance.loss import LossSums
 from vocagno.guidance.mappings import safe_cuts_of
 from vocagno.guidance.methods import method_of, method_of_other_loops
@@ -39,7 +39,7 @@ from vocagno.guidance.methods.base import Method, StudentOutput
 from vocagno.integrations.columns import OF_EXAMPLES, padded
 from vocagno.models.head import without_wrapper
 from vocagno.models.losses import IGNORED, causal_shift
-from vocagno.teacher.scores import MatchedScores
+from vocagno.teacher.score_store import MatchedScores
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.monitoring import Warnings, token_entry
 from vocagno.training.run_log import Entry

@@ -17,7 +17,7 @@ from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import ConfigError, InputError, naming
 from vocagno.models.loading import teacher_settings, torch_dtype
 from vocagno.teacher.candidates import ScoredWindow, code_candidates
-from vocagno.teacher.scoring import Engine
+from vocagno.teacher.configured import Engine
 from vocagno.teacher.windows import Window, losses_of, windows_to_score
 
 ROOM = 2

@@ -17,7 +17,12 @@ from vocagno.alignment.arrays import sums_in
 from vocagno.alignment.mapping import align, groups, overlap
 from vocagno.data.store.shards import REMEDY, StoreError
 from vocagno.errors import require
-from vocagno.teacher.scores import REFUSED_BY_TEACHER, DocumentScores, ScoresOfTexts, ScoreStore
+from vocagno.teacher.score_store import (
+    REFUSED_BY_TEACHER,
+    DocumentScores,
+    ScoresOfTexts,
+    ScoreStore,
+)
 
 Spans = NDArray[np.int64]
 """(n, 2) half-open `[start, end)` in the bytes of a batch, whose documents follow each other."""

@@ -29,8 +29,8 @@ from vocagno.models.head import hidden_states
 from vocagno.models.losses import IGNORED, TeacherStates, chunked_entropy, chunked_nll
 from vocagno.system.collectives import HostSum
 from vocagno.teacher.candidates import NONE, entropies_of, probabilities_of
+from vocagno.teacher.score_store import DocumentScores
 from vocagno.teacher.scorer import Pass, TransformersScorer
-from vocagno.teacher.scores import DocumentScores
 from vocagno.teacher.windows import TextReader, Window, WindowedTexts
 from vocagno.tokens.token_spans import TokenSpans
 

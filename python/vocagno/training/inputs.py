@@ -30,9 +30,9 @@ from vocagno.models.loading import (
     student_settings,
     tokenizer_of_student,
 )
+from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.live import check_same_vocabulary
-from vocagno.teacher.scores import MatchedScores, ScoreStore
-from vocagno.teacher.scoring import ConfiguredTeacher
+from vocagno.teacher.score_store import MatchedScores, ScoreStore
 from vocagno.tokens.buckets import Buckets, buckets
 from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenSpans

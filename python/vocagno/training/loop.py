@@ -17,7 +17,7 @@ from vocagno.data.rows import RowStore
 from vocagno.data.store.format import RefusalLimit
 from vocagno.errors import ConfigError
 from vocagno.guidance.batch import GuidedBatch, check_coverage
-from vocagno.guidance.batches import Collator, ahead, line_ends, loader
+from vocagno.guidance.collator import Collator, ahead, line_ends, loader
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
 from vocagno.guidance.pieces import SameRows, Scores
@@ -33,8 +33,8 @@ from vocagno.models.throughput import model_flops, peak_flops
 from vocagno.system.collectives import HostSum, broadcast
 from vocagno.system.progress import Progress
 from vocagno.system.signals import StopRequest
+from vocagno.teacher.configured import load_scorer
 from vocagno.teacher.live import LivePieces, LiveTeacher, RowTeacher, TextTeacher
-from vocagno.teacher.scoring import load_scorer
 from vocagno.training.checkpoint import (
     Checkpoints,
     MetricsLog,

@@ -17,13 +17,13 @@ from vocagno.data.corpus import Corpus
 from vocagno.data.rows import Row, cut_rows, join_documents
 from vocagno.errors import InputError, require
 from vocagno.guidance.batch import GuidedBatch
-from vocagno.guidance.batches import Collator, line_ends, with_live_losses
+from vocagno.guidance.collator import Collator, line_ends, with_live_losses
+from vocagno.guidance.line_rule import UnitFacts, unit_facts
 from vocagno.guidance.loss import LossSums
 from vocagno.guidance.mappings import DocumentPairs
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import StudentOutput
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.guidance.rules import UnitFacts, unit_facts
 from vocagno.models.loading import (
     check_own_tokenizer,
     check_positions,
@@ -33,8 +33,8 @@ from vocagno.models.loading import (
     tokenizer_of_student,
 )
 from vocagno.system.files import appearing
+from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.live import LiveTeacher, TextTeacher
-from vocagno.teacher.scoring import ConfiguredTeacher
 from vocagno.tokens.buckets import buckets
 from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenSpans

@@ -23,8 +23,8 @@ from torch.distributed.tensor import DTensor
 from vocagno.config.guidance import GuidanceConfig, as_naive
 from vocagno.config.options import OptimizerConfig, TrainConfig
 from vocagno.guidance.batch import INPUTS, GuidedBatch, TokenCounts, check_guidance
-from vocagno.guidance.batches import with_live_losses
 from vocagno.guidance.bucket_targets import BucketTargets
+from vocagno.guidance.collator import with_live_losses
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method, StudentOutput
 from vocagno.models.head import (

@@ -20,7 +20,7 @@ from vocagno.evaluation.benchmarks import find_benchmark
 from vocagno.evaluation.judge import Judge
 from vocagno.evaluation.running import Graded, Task, generate_answers, prepare_tasks, write_verdicts
 from vocagno.evaluation.summary import METRICS, by_metric
-from vocagno.guidance.batches import Collator, loader
+from vocagno.guidance.collator import Collator, loader
 from vocagno.guidance.loss import LossSums
 from vocagno.system.collectives import HostSum
 from vocagno.training.sampler import ValidationBatches

@@ -6,10 +6,10 @@ import time
 
 import vocagno.data.corpus
 from vocagno.cli.app import main
-from vocagno.teacher import scoring
+from vocagno.teacher import configured
 
 vocagno.data.corpus.SHARD_BYTES = int(os.environ["SHARD_BYTES"])
-score = scoring.Teacher.score
+score = configured.Teacher.score
 
 
 def slow(self, *arguments):
@@ -17,5 +17,5 @@ def slow(self, *arguments):
     return score(self, *arguments)
 
 
-scoring.Teacher.score = slow
+configured.Teacher.score = slow
 sys.exit(main())

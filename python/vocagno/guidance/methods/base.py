@@ -16,9 +16,9 @@ from torch.utils.data import get_worker_info
 from vocagno.alignment.mapping import align, reduce
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.batch import GuidedBatch, TokenCounts
+from vocagno.guidance.line_rule import excess_loss
 from vocagno.guidance.loss import Choice, LossSums, TokenMetrics, full_cross_entropy
 from vocagno.guidance.mappings import ComparedTokens, DocumentPairs
-from vocagno.guidance.rules import excess_loss
 from vocagno.models.head import Head
 from vocagno.models.losses import IGNORED
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from vocagno.guidance.batch import GuidedBatch, TokenCounts
 from vocagno.guidance.bucket_loss import WITHOUT_ENTROPY, BucketCrossEntropy
 from vocagno.guidance.chunked_loss import chunked_loss
+from vocagno.guidance.line_rule import fixed_weights, group_means, require_value
 from vocagno.guidance.loss import Choice, LossSums, TokenMetrics, one_pass_cross_entropy
 from vocagno.guidance.mappings import ComparedTokens, DocumentPairs, compared_groups, safe_cuts
 from vocagno.guidance.methods.base import StudentOutput, log_of_distance, sums_of
 from vocagno.guidance.methods.selection import TokenSelection
-from vocagno.guidance.rules import fixed_weights, group_means, require_value
 from vocagno.models.head import Head
 from vocagno.models.losses import IGNORED
 

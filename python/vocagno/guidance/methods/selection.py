@@ -12,6 +12,15 @@ from torch import Tensor
 
 from vocagno.guidance.batch import GuidedBatch, TokenCounts
 from vocagno.guidance.chunked_loss import Weights
+from vocagno.guidance.excess_rule import (
+    choose,
+    fill_with_mean,
+    kept_count,
+    quota_of_roles,
+    top,
+    weights_of_chunks,
+)
+from vocagno.guidance.line_rule import excess_loss, fixed_weights, roles
 from vocagno.guidance.loss import (
     Choice,
     LossSums,
@@ -28,15 +37,6 @@ from vocagno.guidance.mappings import (
     identity_map,
 )
 from vocagno.guidance.methods.base import Method
-from vocagno.guidance.ranking import (
-    choose,
-    fill_with_mean,
-    kept_count,
-    quota_of_roles,
-    top,
-    weights_of_chunks,
-)
-from vocagno.guidance.rules import excess_loss, fixed_weights, roles
 from vocagno.models.head import Head
 from vocagno.models.losses import IGNORED
 

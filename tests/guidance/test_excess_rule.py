@@ -15,9 +15,9 @@ torch = pytest.importorskip("torch")
 from drawn_batches import drawn_units, tensors_of
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance import GuidanceTensors, count_kept, known_weights, token_weights
+from vocagno.guidance.excess_rule import choose, kept_count, top, worse_place
+from vocagno.guidance.line_rule import excess_loss
 from vocagno.guidance.methods import method_of
-from vocagno.guidance.ranking import choose, kept_count, top, worse_place
-from vocagno.guidance.rules import excess_loss
 from vocagno.models.losses import IGNORED
 
 NAN = math.nan

@@ -15,11 +15,11 @@ from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import EMPTY_ROW, cut_rows, join_documents
-from vocagno.guidance import batches as data_module
-from vocagno.guidance.batches import Collator
+from vocagno.guidance import collator as data_module
+from vocagno.guidance.collator import Collator
 from vocagno.guidance.methods import base
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.teacher.scores import DocumentScores
+from vocagno.teacher.score_store import DocumentScores
 from vocagno.tokens.token_spans import TokenizedTexts
 from vocagno.training.step import GuidedStudent
 

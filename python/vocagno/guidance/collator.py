@@ -22,6 +22,7 @@ from vocagno.config.options import DataConfig
 from vocagno.data.rows import MixedRows, Row, RowStore, RowsWithEmpty
 from vocagno.guidance.batch import GuidedBatch, TokenCounts, put
 from vocagno.guidance.bucket_targets import NO_BUCKET, BucketTargets, check_targets
+from vocagno.guidance.line_rule import teacher_loss_of_neighbours, weights_of_lines
 from vocagno.guidance.mappings import ComparedTokens, DocumentPairs, safe_cuts_of
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
@@ -33,10 +34,9 @@ from vocagno.guidance.pieces import (
     live_text,
     stored_targets,
 )
-from vocagno.guidance.rules import teacher_loss_of_neighbours, weights_of_lines
 from vocagno.models.losses import IGNORED, causal_shift
 from vocagno.teacher.live import LivePieces
-from vocagno.teacher.scores import MatchedScores
+from vocagno.teacher.score_store import MatchedScores
 from vocagno.tokens.token_spans import TokenSpans
 
 AnyItem = TypeVar("AnyItem")

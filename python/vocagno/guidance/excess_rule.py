@@ -14,9 +14,9 @@ from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.batch import GuidedBatch
+from vocagno.guidance.line_rule import excess_loss, fixed_weights, group_means, require_value, roles
 from vocagno.guidance.loss import Choice
 from vocagno.guidance.mappings import safe_cuts
-from vocagno.guidance.rules import excess_loss, fixed_weights, group_means, require_value, roles
 from vocagno.models.head import ChunkEnds
 from vocagno.models.losses import IGNORED
 

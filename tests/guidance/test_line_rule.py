@@ -9,10 +9,10 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import cut_rows, join_documents
 from vocagno.errors import ConfigError
-from vocagno.guidance.batches import Collator, losses_of_neighbours
+from vocagno.guidance.collator import Collator, losses_of_neighbours
+from vocagno.guidance.line_rule import SMOOTHING_BYTES, kept_share, limit_that_keeps
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.guidance.rules import SMOOTHING_BYTES, kept_share, limit_that_keeps
-from vocagno.teacher.scores import DocumentScores
+from vocagno.teacher.score_store import DocumentScores
 from vocagno.tokens.token_spans import TokenizedTexts
 
 NEWLINE = 7

@@ -22,9 +22,15 @@ from vocagno.data.corpus import scan
 from vocagno.data.prepare import prepare_rows
 from vocagno.data.rows import RowsShard
 from vocagno.data.store.building import make_store
-from vocagno.guidance.batches import Collator
-from vocagno.teacher.scores import SCORES, DocumentScores, MatchedScores, ScoresOfTexts, ScoreStore
-from vocagno.teacher.scoring import ConfiguredTeacher, write_scored
+from vocagno.guidance.collator import Collator
+from vocagno.teacher.configured import ConfiguredTeacher, write_scored
+from vocagno.teacher.score_store import (
+    SCORES,
+    DocumentScores,
+    MatchedScores,
+    ScoresOfTexts,
+    ScoreStore,
+)
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 

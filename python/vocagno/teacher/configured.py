@@ -35,13 +35,20 @@ from vocagno.models.loading import (
 from vocagno.system.addresses import path_of
 from vocagno.system.collectives import Together
 from vocagno.teacher.candidates import NONE, Candidates, ScoredWindow
+from vocagno.teacher.score_store import (
+    KIND,
+    SCORES,
+    VERSION,
+    DocumentScores,
+    ScoreStore,
+    write_scores,
+)
 from vocagno.teacher.scorer import Scorer, TransformersScorer
-from vocagno.teacher.scores import KIND, SCORES, VERSION, DocumentScores, ScoreStore, write_scores
 from vocagno.teacher.windows import TextReader, Window
 from vocagno.tokens.token_spans import TokenSpans
 
 ENGINES: dict[str, str] = {
-    "transformers": "vocagno.teacher.scoring:TransformersEngine",
+    "transformers": "vocagno.teacher.configured:TransformersEngine",
     "vllm": "vocagno.integrations.vllm_engine:VllmEngine",
     "server": "vocagno.integrations.scoring_server:ServerEngine",
 }
