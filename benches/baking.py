@@ -1,4 +1,4 @@
-"""What `vocagno bake` costs in one process: speed, memory, opening. JSON, an object a line.
+"""Measures `vocagno bake` in one process: speed, memory, opening. JSON, an object a line.
 
     python benches/baking.py CORPUS --student tinyllama.json.gz --teacher pythia.json.gz
 
@@ -42,25 +42,25 @@ def main() -> None:
     parser.add_argument("--only", nargs=2, help="(of the processes) folder and kind")
     options = parser.parse_args()
     if options.only:
-        print(json.dumps(baked(options, Path(options.only[0]), options.only[1])))
+        print(json.dumps(bake(options, Path(options.only[0]), options.only[1])))
         return
     texts = [text for batch in read_batches(options.corpus) for text in batch]
-    print_lines(measured(options, texts, cut) for cut in (None, 600))
+    print_lines(measure(options, texts, cut) for cut in (None, 600))
 
 
-def measured(options: argparse.Namespace, texts: list[str], cut: int | None) -> dict:
+def measure(options: argparse.Namespace, texts: list[str], cut: int | None) -> dict:
     if cut is not None:
         texts = [text[at : at + cut] for text in texts for at in range(0, len(text), cut)]
     numbered = (f"{number} {text}" for number, text in enumerate(texts * options.times))
-    found: dict = {"what": "bake", "characters": cut or "all"}
+    line: dict = {"what": "bake", "characters": cut or "all"}
     with tempfile.TemporaryDirectory() as folder:
-        found |= write(options, Path(folder), list(numbered))
+        line |= write(options, Path(folder), list(numbered))
         for kind in KINDS:
             words = [sys.executable, *sys.argv, "--only", folder, kind]
             environment = os.environ | {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
             done = subprocess.run(words, check=True, capture_output=True, env=environment)
-            found[kind] = json.loads(done.stdout)
-    return found | machine("torch", "numpy")
+            line[kind] = json.loads(done.stdout)
+    return line | machine("torch", "numpy")
 
 
 def write(options: argparse.Namespace, folder: Path, texts: list[str]) -> dict:
@@ -68,10 +68,10 @@ def write(options: argparse.Namespace, folder: Path, texts: list[str]) -> dict:
     draw, names, ids = np.random.default_rng(0), [], []
     for first in range(0, len(texts), 500):
         part = texts[first : first + 500]
-        own, other = student.encode(part), teacher.encode(part)
+        tokens, other = student.encode(part), teacher.encode(part)
         documents = []
         for index in range(len(part)):
-            ids.append(np.array([BOS, *own.ids[own.text(index)], EOS], np.uint16))
+            ids.append(np.array([BOS, *tokens.ids[tokens.text(index)], EOS], np.uint16))
             spans = other.spans[other.text(index)]
             documents.append(DocumentScores(spans, draw.gamma(0.5, 3, len(spans))))
         names.append(f"shard-{first:06d}")
@@ -83,7 +83,7 @@ def write(options: argparse.Namespace, folder: Path, texts: list[str]) -> dict:
     return {"documents": len(texts), "tokens": sum(map(len, ids))}
 
 
-def baked(options: argparse.Namespace, folder: Path, kind: str) -> dict:
+def bake(options: argparse.Namespace, folder: Path, kind: str) -> dict:
     from vocagno.integrations.baking import bake_file
 
     unit, rule = KINDS[kind]

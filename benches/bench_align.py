@@ -11,14 +11,14 @@ import pytest
 
 import vocagno
 from conftest import rows_of, text_of, tiling_pair
-from engines import ALIGNERS, expected, numpy_columns, searched
+from engines import ALIGNERS, numpy_columns, numpy_ranges, reference_ranges
 
 SIZES = [1, 32, 2_048, 131_072, 1_000_000, 10_000_000]
 ROWS = 64
 TURNS = 16
 
 
-def named(num_tokens):
+def size_label(num_tokens):
     return "1 token" if num_tokens == 1 else f"{num_tokens:,} tokens"
 
 
@@ -44,11 +44,11 @@ def test_align(benchmark, num_tokens, engine):
     if num_tokens > most:
         pytest.skip(f"{engine} would take minutes")
     pairs = inputs(num_tokens, benchmark)
-    benchmark.group = f"align, {named(num_tokens)}"
+    benchmark.group = f"align, {size_label(num_tokens)}"
     benchmark.extra_info["engine"] = engine
     made = [make(*pair, text_of(*pair)) for pair in pairs]
     for (align, ranges), pair in zip(made, pairs, strict=True):
-        np.testing.assert_array_equal(ranges(align()), expected(*pair))
+        np.testing.assert_array_equal(ranges(align()), reference_ranges(*pair))
     benchmark(in_turn([align for align, _ in made]))
 
 
@@ -56,14 +56,14 @@ def test_align(benchmark, num_tokens, engine):
 @pytest.mark.parametrize("num_tokens", SIZES)
 def test_align_and_reduce(benchmark, num_tokens, engine):
     pairs = inputs(num_tokens, benchmark)
-    benchmark.group = f"align and reduce (max), {named(num_tokens)}"
+    benchmark.group = f"align and reduce (max), {size_label(num_tokens)}"
 
     def with_numpy(student, teacher, losses):
         columns = numpy_columns(student, teacher)
 
         def reduce():
             padded = np.append(losses, -np.inf)  # reduceat takes no index past the end
-            return np.maximum.reduceat(padded, np.stack(searched(*columns), 1).ravel())[::2]
+            return np.maximum.reduceat(padded, np.stack(numpy_ranges(*columns), 1).ravel())[::2]
 
         return reduce
 
@@ -71,13 +71,13 @@ def test_align_and_reduce(benchmark, num_tokens, engine):
         return lambda: vocagno.reduce(losses, vocagno.align(student, teacher), "max")
 
     rng = np.random.default_rng(2)
-    given = [(*pair, rng.exponential(2, len(pair[1])).astype(np.float32)) for pair in pairs]
-    for each in given:
-        np.testing.assert_array_equal(ours(*each)(), with_numpy(*each)())
+    arguments = [(*pair, rng.exponential(2, len(pair[1])).astype(np.float32)) for pair in pairs]
+    for argument in arguments:
+        np.testing.assert_array_equal(ours(*argument)(), with_numpy(*argument)())
     make = {"vocagno": ours, "numpy": with_numpy}[engine]
     label = {"vocagno": "vocagno", "numpy": "numpy.searchsorted, maximum.reduceat"}[engine]
     benchmark.extra_info["engine"] = label
-    benchmark(in_turn([make(*each) for each in given]))
+    benchmark(in_turn([make(*argument) for argument in arguments]))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_align_a_batch(benchmark, engine):
     pairs = [numpy_columns(*row[:2]) for row in rows]
 
     def with_numpy():
-        ranges = [searched(*columns) for columns in pairs]
+        ranges = [numpy_ranges(*columns) for columns in pairs]
         return np.concatenate(
             [np.stack(pair, 1) + start for pair, start in zip(ranges, cu_seqlens[1], strict=False)]
         )

@@ -10,7 +10,7 @@ import pytest
 
 import vocagno
 from conftest import tiling_pair
-from engines import ALIGNERS, expected
+from engines import ALIGNERS, reference_ranges
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
@@ -23,7 +23,7 @@ def test_student_tokens(benchmark, num_tokens, engine):
     benchmark.extra_info |= {"tokens": len(student), "engine": engine, "at": num_tokens}
     make, _ = ALIGNERS[engine]
     align, ranges = make(student, teacher, "")
-    np.testing.assert_array_equal(ranges(benchmark(align)), expected(student, teacher))
+    np.testing.assert_array_equal(ranges(benchmark(align)), reference_ranges(student, teacher))
 
 
 @pytest.mark.parametrize("num_teacher", [64, 1_024, 16_384, 65_536, 262_144])
@@ -37,7 +37,7 @@ def test_teacher_tokens(benchmark, num_teacher):
     engine = f"vocagno, {num_teacher:,} teacher tokens"
     benchmark.extra_info |= {"tokens": len(student), "engine": engine, "at": num_teacher}
     result = benchmark(lambda: vocagno.align(student, teacher))
-    np.testing.assert_array_equal(result, expected(student, teacher))
+    np.testing.assert_array_equal(result, reference_ranges(student, teacher))
 
 
 def batch_of(rows):
@@ -63,7 +63,7 @@ def test_rows_and_threads(benchmark, rows, threads):
             num_threads=threads,
         )
     )
-    row = expected(*tiling_pair(2_048))
+    row = reference_ranges(*tiling_pair(2_048))
     np.testing.assert_array_equal(result[-len(row) :], row + teacher_cu[-2])
 
 

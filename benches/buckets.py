@@ -39,10 +39,10 @@ def main() -> None:
             start = time.process_time()
             made[i, j] = vocagno.buckets(student, teacher)
             seconds[i, j] = time.process_time() - start
-    found = {(i, j): made[i, j].agreement(tokens[i], tokens[j]) for i, j in made}
-    for (i, j), agreement in found.items():
+    agreements = {(i, j): made[i, j].agreement(tokens[i], tokens[j]) for i, j in made}
+    for (i, j), agreement in agreements.items():
         assert agreement.covered == covered_by_bytes(tokens[i], tokens[j])
-        assert agreement[1:] == found[j, i][1:]
+        assert agreement[1:] == agreements[j, i][1:]
     on = machine("tokenizers", "numpy")
     size = sum(len(text.encode()) for text in texts)
     slowest = max(seconds, key=lambda pair: seconds[pair])
@@ -52,13 +52,13 @@ def main() -> None:
         f"Text: {len(texts):,} documents, {size:,} bytes.\n\n"
         f"    python benches/buckets.py TOKENIZERS {options.text.name}\n\n"
         f"A pair takes up to {max(seconds.values()):.1f} s of processor time "
-        f"({', '.join(names[one] for one in slowest)}), with both tokenizers loaded before.\n"
+        f"({', '.join(names[side] for side in slowest)}), with both tokenizers loaded before.\n"
     )
     print_table(
         "Student tokens that start where a teacher token starts / share of these places at which "
         "both tokens of the text are in one bucket, in per cent; students down.",
         names,
-        lambda i, j: shares(found[i, j]),
+        lambda i, j: shares(agreements[i, j]),
     )
     print_table(
         "Buckets / ids of the student in the largest component.",
@@ -75,13 +75,13 @@ def main() -> None:
 
 
 def covered_by_bytes(student: TokenizedTexts, teacher: TokenizedTexts) -> int:
-    """Shared starts, from sets of bytes of each text."""
+    """Counts shared starts again, from sets of bytes of each text: the package aligns spans."""
     pairs = zip(student, teacher, strict=True)
-    return sum(len(places(own.spans) & places(other.spans)) for own, other in pairs)
+    return sum(len(places(left.spans) & places(right.spans)) for left, right in pairs)
 
 
 def places(spans: NDArray[np.int32]) -> set[int]:
-    """Bytes at which a token starts: those of no token that began before."""
+    """The bytes at which a token starts and that no earlier token covers."""
     filled = spans[spans[:, 0] < spans[:, 1]]
     reached = np.maximum.accumulate(np.concatenate([[0], filled[:-1, 1]]))
     return set(filled[filled[:, 0] >= reached[: len(filled)], 0].tolist())
@@ -97,12 +97,12 @@ def shares(agreement: Agreement) -> str:
 
 
 def percent(share: float) -> str:
-    """Never rounded up to 100."""
+    """Formats a share in per cent, never rounded up to 100: one that says 100 is complete."""
     return "100" if share == 1 else f"{int(share * 1e4) / 100:.2f}"
 
 
-def print_table(what: str, names: list[str], cell: Callable[[int, int], str]) -> None:
-    print(f"{what}\n")
+def print_table(caption: str, names: list[str], cell: Callable[[int, int], str]) -> None:
+    print(f"{caption}\n")
     for row in (["", *names], ["---"] * (len(names) + 1)):
         print("| " + " | ".join(row) + " |")
     for i, name in enumerate(names):

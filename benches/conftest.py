@@ -13,7 +13,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
-    """Versions of what is measured."""
+    """Adds the versions of what is measured to pytest-benchmark's record."""
     names = ("numpy", "torch", "tokenizers", "trl", "spacy-alignments")
     installed = {entry.metadata["Name"].lower(): entry.version for entry in distributions()}
     machine_info["versions"] = {name: installed[name] for name in names if name in installed}
@@ -30,11 +30,11 @@ def tiling_spans(num_tokens, seed):
 def tiling_pair(num_tokens):
     """Student and teacher spans of one text, about as many each."""
     student, teacher = tiling_spans(num_tokens, 0), tiling_spans(num_tokens, 1)
-    return cut(student, teacher, min(student[-1, 1], teacher[-1, 1]))
+    return cut_at(student, teacher, min(student[-1, 1], teacher[-1, 1]))
 
 
-def cut(student, teacher, end):
-    """Both sides up to the same byte: what continues behind it is cut there."""
+def cut_at(student, teacher, end):
+    """Cuts both sides at the same byte, so that they cover one text."""
     sides = [spans[spans[:, 0] < end].copy() for spans in (student, teacher)]
     for spans in sides:
         spans[-1, 1] = min(spans[-1, 1], end)
@@ -42,7 +42,8 @@ def cut(student, teacher, end):
 
 
 def text_of(student, teacher):
-    """Letters for every byte; random ones, so that a diff finds no false friends."""
+    """Makes a text with a random letter for every byte, so that a diff of strings does not match
+    tokens at other places."""
     size = int(max(student[-1, 1], teacher[-1, 1]))
     letters = np.random.default_rng(3).integers(ord("a"), ord("z") + 1, size, np.uint8)
     return letters.tobytes().decode()
@@ -58,10 +59,10 @@ def latex():
 def rows_of(number):
     """Rows of 2,048 student tokens with the teacher tokens of the same text, and their source."""
     if not SHARED.exists():
-        pairs = [tiling_spans(2_048, 2 * seed) for seed in range(number)]
-        others = [tiling_spans(2_048, 2 * seed + 1) for seed in range(number)]
-        ends = [min(a[-1, 1], b[-1, 1]) for a, b in zip(pairs, others, strict=True)]
-        made = map(cut, pairs, others, ends)
+        students = [tiling_spans(2_048, 2 * seed) for seed in range(number)]
+        teachers = [tiling_spans(2_048, 2 * seed + 1) for seed in range(number)]
+        ends = [min(a[-1, 1], b[-1, 1]) for a, b in zip(students, teachers, strict=True)]
+        made = map(cut_at, students, teachers, ends)
         return [(student, teacher, "random") for student, teacher in made]
     from vocagno import TokenSpans
 
@@ -72,8 +73,8 @@ def rows_of(number):
     )
     rows = []
     for start in range(0, 2_048 * number, 2_048):
-        mine = student[start : start + 2_048]
-        low, high = mine[0, 0], mine[-1, 1]
-        theirs = teacher[(teacher[:, 1] > low) & (teacher[:, 0] < high)].clip(low, high)
-        rows.append((mine - low, theirs - low, "LaTeX, TinyLlama x Qwen2.5"))
+        student_row = student[start : start + 2_048]
+        low, high = student_row[0, 0], student_row[-1, 1]
+        teacher_row = teacher[(teacher[:, 1] > low) & (teacher[:, 0] < high)].clip(low, high)
+        rows.append((student_row - low, teacher_row - low, "LaTeX, TinyLlama x Qwen2.5"))
     return rows

@@ -1,4 +1,4 @@
-"""What KLD and ULD cost compared with their plain formulas on all logits at once.
+"""Measures KLD and ULD next to their plain formulas on all logits at once.
 
     python benches/distillation.py measure >> RESULTS.jsonl      # one JSON object a line
     python benches/distillation.py page RESULTS.jsonl docs/methods.md
@@ -21,7 +21,7 @@ import torch
 import tables
 from gauge import ratio, seconds_of
 from machine import machine, print_lines
-from training_page import measured
+from training_page import measured_on
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.methods import method_of
 from vocagno.models.head import LanguageHead
@@ -37,7 +37,7 @@ SHAPES = {
 
 
 LARGEST_DIFFERENCE = 1e-4
-"""Between the gradients of both, relative to their norms."""
+"""The largest difference of the gradients of both, relative to their norms."""
 
 
 class Case:
@@ -47,15 +47,15 @@ class Case:
         tokens, hidden, ids, teacher_hidden, teacher_ids = shape or SHAPES[method]
         device, generator = local_device(), torch.Generator().manual_seed(0)
 
-        def drawn(*shape: int) -> torch.Tensor:
+        def draw(*shape: int) -> torch.Tensor:
             return torch.randn(*shape, generator=generator).to(device) / shape[-1] ** 0.5
 
         self.method = method_of(GuidanceConfig(method=method))
-        self.hidden, self.weight = drawn(1, tokens, hidden) * 4, drawn(ids, hidden)
+        self.hidden, self.weight = draw(1, tokens, hidden) * 4, draw(ids, hidden)
         self.labels = torch.randint(0, ids, (1, tokens), generator=generator).to(device)
         partner = torch.arange(tokens, device=device)[None]
-        head = LanguageHead(drawn(teacher_ids, teacher_hidden))
-        self.teacher = TeacherStates(drawn(tokens, teacher_hidden) * 4, head, partner)
+        head = LanguageHead(draw(teacher_ids, teacher_hidden))
+        self.teacher = TeacherStates(draw(tokens, teacher_hidden) * 4, head, partner)
         for leaf in (self.hidden, self.weight):
             leaf.requires_grad_()
 
@@ -64,23 +64,23 @@ class Case:
         return self.method.distill(self.hidden, head, self.labels, self.teacher)[0]
 
     def plain(self) -> torch.Tensor:
-        """On all logits of both sides."""
+        """Computes the formula on all logits of both sides, with autograd's gradient."""
         logits = (self.hidden @ self.weight.T).flatten(0, 1)
-        theirs = self.teacher.states_MH @ self.teacher.head.weight_VH.T
+        teacher_logits = self.teacher.states_MH @ self.teacher.head.weight_VH.T
         if self.method.guidance.method == "kld":
-            log_q = theirs[:, : logits.shape[1]].log_softmax(-1)
+            log_q = teacher_logits[:, : logits.shape[1]].log_softmax(-1)
             log_p = logits.log_softmax(-1)
             distance = torch.nn.functional.kl_div(log_q, log_p, reduction="sum", log_target=True)
         else:
-            p, q = logits.softmax(-1), theirs.softmax(-1)
+            p, q = logits.softmax(-1), teacher_logits.softmax(-1)
             p = torch.nn.functional.pad(p, (0, q.shape[1] - p.shape[1]))
             falling = [side.sort(-1, descending=True).values for side in (p, q)]
             distance = (falling[0] - falling[1]).abs().sum()
         nll = torch.nn.functional.cross_entropy(logits, self.labels.flatten(), reduction="sum")
         return nll + self.method.guidance.weight_of_distance * distance
 
-    def passed(self, kind: str) -> tuple[float, list[torch.Tensor]]:
-        """Seconds of a pass, and the gradients."""
+    def run(self, kind: str) -> tuple[float, list[torch.Tensor]]:
+        """Runs a pass. Returns its seconds, and the gradients."""
         seconds = seconds_of(lambda: getattr(self, kind)().backward())
         gradients = [leaf.grad.clone() for leaf in (self.hidden, self.weight)]
         self.hidden.grad = self.weight.grad = None
@@ -88,7 +88,7 @@ class Case:
 
     def difference(self) -> float:
         """The larger relative difference of the gradients of both."""
-        ours, plain = (self.passed(kind)[1] for kind in ("ours", "plain"))
+        ours, plain = (self.run(kind)[1] for kind in ("ours", "plain"))
         pairs = zip(ours, plain, strict=True)
         return max(float((a - b).norm() / b.norm()) for a, b in pairs)
 
@@ -101,8 +101,8 @@ def measure(options: argparse.Namespace) -> Iterator[dict]:
             raise SystemExit(f"{method}: gradients differ by {difference}")
         seconds: dict[str, list[float]] = {"ours": [], "plain": []}
         for _ in range(options.repeats):
-            for kind, found in seconds.items():
-                found.append(case.passed(kind)[0])
+            for kind, of_kind in seconds.items():
+                of_kind.append(case.run(kind)[0])
         del case
         memory = {kind: _memory(method, kind) for kind in seconds}
         yield {
@@ -115,7 +115,7 @@ def measure(options: argparse.Namespace) -> Iterator[dict]:
             "teacher_hidden": teacher_hidden,
             "teacher_ids": teacher_ids,
             "gradient_difference": difference,
-            "seconds": {kind: round(median(found), 3) for kind, found in seconds.items()},
+            "seconds": {kind: round(median(runs), 3) for kind, runs in seconds.items()},
             "ratio": ratio(seconds["ours"], seconds["plain"]),
             "peak_mb": memory,
             "memory_ratio": round(memory["ours"] / memory["plain"], 3),
@@ -133,18 +133,18 @@ def memory(options: argparse.Namespace) -> None:
     case = Case(options.method)
     if torch.cuda.is_available():
         before = torch.cuda.memory_allocated() / 1e6
-        case.passed(options.kind)
+        case.run(options.kind)
         print(round(torch.cuda.max_memory_allocated() / 1e6 - before))
         return
     before = peak_megabytes()
-    case.passed(options.kind)
+    case.run(options.kind)
     print(round(peak_megabytes() - before))
 
 
 def page(options: argparse.Namespace) -> None:
     """Fills the table of a page."""
     lines = [json.loads(line) for line in options.results.read_text().splitlines()]
-    found = [line for line in lines if line["what"] == "distillation"]
+    results = [line for line in lines if line["what"] == "distillation"]
     table = [*tables.head("", "student, teacher", "time over the plain formula", "memory over it")]
     table += [
         tables.row(
@@ -154,13 +154,13 @@ def page(options: argparse.Namespace) -> None:
             f"{line['ratio']:.2f} ({line['seconds']['ours']:.2f} s)",
             f"{line['memory_ratio']:.2f} ({line['peak_mb']['ours']:,} MB)",
         )
-        for line in found
+        for line in results
     ]
     text = options.page.read_text()
     begin, end = "<!-- distillation -->", "<!-- end of distillation -->"
     before, rest = text.split(begin)
     _, after = rest.split(end)
-    lines = [*table, "", f"{found[0]['tokens']:,} tokens. {measured(found[0])}"]
+    lines = [*table, "", f"{results[0]['tokens']:,} tokens. {measured_on(results[0])}"]
     options.page.write_text("\n".join([before + begin, *lines, end + after]))
 
 
@@ -170,10 +170,10 @@ def main() -> None:
     taking = commands.add_parser("measure")
     taking.set_defaults(function=measure)
     taking.add_argument("--repeats", type=int, default=5)
-    one = commands.add_parser("memory")
-    one.set_defaults(function=memory)
-    one.add_argument("method", choices=SHAPES)
-    one.add_argument("kind", choices=("ours", "plain"))
+    measuring = commands.add_parser("memory")
+    measuring.set_defaults(function=memory)
+    measuring.add_argument("method", choices=SHAPES)
+    measuring.add_argument("kind", choices=("ours", "plain"))
     filling = commands.add_parser("page")
     filling.set_defaults(function=page)
     filling.add_argument("results", type=Path)

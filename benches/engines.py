@@ -1,4 +1,4 @@
-"""What aligns in the benchmarks: ours, the rivals, and the limit (copying the same bytes).
+"""The aligners of the benchmarks: ours, the rivals, and the limit (copying the same bytes).
 
 Every engine gets its input in its own best form, made beforehand: contiguous int32 columns for
 `searchsorted`, strings for a diff, lists of pairs for a walk in Python.
@@ -20,15 +20,16 @@ def numpy_columns(student: Any, teacher: Any) -> tuple[Any, Any, Any, Any]:
     return starts, ends, teacher_starts, teacher_ends
 
 
-def searched(starts: Any, ends: Any, teacher_starts: Any, teacher_ends: Any) -> tuple[Any, Any]:
-    """First rows and stops by NumPy, over `numpy_columns`: what is timed as NumPy."""
+def numpy_ranges(starts: Any, ends: Any, teacher_starts: Any, teacher_ends: Any) -> tuple[Any, Any]:
+    """Finds the first row and the stop of each token, from `numpy_columns`: what is timed as
+    NumPy."""
     first = np.searchsorted(teacher_ends, starts, side="right")
     return first, np.searchsorted(teacher_starts, ends, side="left")
 
 
-def expected(student: Any, teacher: Any) -> Any:
-    """The answer, by NumPy."""
-    return np.stack(searched(*numpy_columns(student, teacher)), 1)
+def reference_ranges(student: Any, teacher: Any) -> Any:
+    """The ranges that every engine must give, by NumPy."""
+    return np.stack(numpy_ranges(*numpy_columns(student, teacher)), 1)
 
 
 def ours(student: Any, teacher: Any, text: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
@@ -37,7 +38,7 @@ def ours(student: Any, teacher: Any, text: str) -> tuple[Callable[[], Any], Call
 
 def with_numpy(student: Any, teacher: Any, text: str) -> Any:
     columns = numpy_columns(student, teacher)
-    return lambda: searched(*columns), lambda answer: np.stack(answer, 1)
+    return lambda: numpy_ranges(*columns), lambda answer: np.stack(answer, 1)
 
 
 def with_torch(student: Any, teacher: Any, text: str) -> Any:
@@ -72,10 +73,10 @@ def with_trl(student: Any, teacher: Any, text: str) -> Any:
 
     def ranges(answer: Any) -> Any:
         """Our own ranges, if each lies in its group; a group holds nothing finer."""
-        mapping = expected(student, teacher)
-        for mine, theirs in zip(*answer, strict=True):
-            assert (mapping[mine, 0] >= theirs[0]).all()
-            assert (mapping[mine, 1] <= theirs[-1] + 1).all()
+        mapping = reference_ranges(student, teacher)
+        for student_rows, teacher_rows in zip(*answer, strict=True):
+            assert (mapping[student_rows, 0] >= teacher_rows[0]).all()
+            assert (mapping[student_rows, 1] <= teacher_rows[-1] + 1).all()
         return mapping
 
     return lambda: gold.ULDLoss._align_by_byte_offsets(*sides), ranges
@@ -85,7 +86,7 @@ def copying(student: Any, teacher: Any, text: str) -> Any:
     """Reads what an aligner must read, writes what it must write."""
     source, target = np.concatenate([student, teacher]), np.empty_like(student)
     read = np.empty_like(source)
-    answer = expected(student, teacher)
+    answer = reference_ranges(student, teacher)
 
     def copy() -> Any:
         np.copyto(read, source)

@@ -1,4 +1,4 @@
-"""Where each rule of docs/guidance.md leaves a student, with the figures of the page.
+"""Computes where each rule of docs/guidance.md leaves a student: the figures of the page.
 
     python benches/fixed_points.py
 
@@ -66,9 +66,9 @@ def entropy(masses):
 def best_temperature(text, student):
     """The temperature with the smallest KL(text || student), the mean of the rows, and that KL."""
     temperatures = np.arange(0.3, 1.7, 0.01)
-    found = [kl(text, softmax(np.log(student) / one)).mean() for one in temperatures]
-    best = int(np.argmin(found))
-    return temperatures[best], found[best]
+    losses = [kl(text, softmax(np.log(student) / t)).mean() for t in temperatures]
+    best = int(np.argmin(losses))
+    return temperatures[best], losses[best]
 
 
 RANKS = np.arange(1, 201)
@@ -248,18 +248,18 @@ def of_pairs(by_group, tau):
     """The student's two distributions, from equal logits."""
     first, second = np.zeros_like(FIRST), np.zeros_like(SECOND)
     for rate in rates(2_000, largest=0.2):
-        own = softmax(first)[:, None] * np.ones_like(PAIRS), softmax(second)
+        sides = softmax(first)[:, None] * np.ones_like(PAIRS), softmax(second)
         if by_group:
-            excess = [np.log(PAIRS / (own[0] * own[1])) / 2] * 2
+            excess = [np.log(PAIRS / (sides[0] * sides[1])) / 2] * 2
         else:
-            excess = [np.log(PAIRS / one) for one in own]
-        kept = [PAIRS * WEIGHTS["hard"](one, tau) for one in excess]
+            excess = [np.log(PAIRS / side) for side in sides]
+        kept = [PAIRS * WEIGHTS["hard"](side, tau) for side in excess]
         total = kept[0].sum() + kept[1].sum()
         if not total:
             break
         of_first = kept[0].sum(1)
         first += rate * (of_first - of_first.sum() * softmax(first)) / total
-        second += rate * 10 * (kept[1] - kept[1].sum(1, keepdims=True) * own[1]) / total
+        second += rate * 10 * (kept[1] - kept[1].sum(1, keepdims=True) * sides[1]) / total
     return softmax(first), softmax(second)
 
 

@@ -44,9 +44,9 @@ def in_turn(ways: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, li
     return seconds
 
 
-def ratio(ours: list[float], theirs: list[float]) -> float:
+def ratio(seconds: list[float], rival_seconds: list[float]) -> float:
     """The median of the ratios of runs that followed each other."""
-    return round(median(a / b for a, b in zip(ours, theirs, strict=True)), 4)
+    return round(median(a / b for a, b in zip(seconds, rival_seconds, strict=True)), 4)
 
 
 def peak_of(work: Callable[[], Any]) -> int:
@@ -76,7 +76,7 @@ def autocast(precision: str, device: torch.device | None = None) -> Iterator[Non
         yield
 
 
-def drawn_model(fields: Mapping[str, Any], dtype: torch.dtype) -> Any:
+def random_model(fields: Mapping[str, Any], dtype: torch.dtype) -> Any:
     """A causal language model with random weights, made on the device; `fields` of its config."""
     from transformers import AutoConfig, AutoModelForCausalLM
 

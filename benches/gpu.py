@@ -1,4 +1,4 @@
-"""What training and scoring cost on the device of this machine: `make gpu`.
+"""Measures what training and scoring cost on the device of this machine: `make gpu`.
 
     python benches/gpu.py --out target/gpu.json [--size tiny|small|large]
 
@@ -39,7 +39,7 @@ from torch import Tensor
 
 import guided_steps
 import scoring
-from gauge import autocast, device_name, drawn_model, free, in_turn, peak_of, ratio
+from gauge import autocast, device_name, free, in_turn, peak_of, random_model, ratio
 from guided_steps import CANDIDATES, GUIDED, MATCHING, NAIVE, Steps
 from machine import machine, print_lines
 from vocagno.config.guidance import GuidanceConfig
@@ -57,7 +57,7 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How large models and inputs are."""
+    """The sizes of models and inputs."""
 
     student: dict[str, Any]
     """Fields of the configuration of the student's model."""
@@ -234,7 +234,7 @@ def steps(size: Size, folder: Path) -> list[Line]:
     student = Steps(options, folder, size.student)
 
     def step(kind: str) -> None:
-        output, num_predicted = student.passed(kind)
+        output, num_predicted = student.forward(kind)
         student.update(lambda: output.loss / num_predicted)
 
     def without_gradients(work: Callable[[str], Any], kind: str) -> Any:
@@ -279,7 +279,7 @@ def score(size: Size, folder: Path) -> list[Line]:
     """Times a teacher that scores texts of random ids, with and without candidates."""
     precision = usual_precision()
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    model = drawn_model(size.teacher, dtype).eval().requires_grad_(False)
+    model = random_model(size.teacher, dtype).eval().requires_grad_(False)
     windows = random_windows(size)
     scorers = {
         name: TransformersScorer(
@@ -308,7 +308,7 @@ def score(size: Size, folder: Path) -> list[Line]:
             candidates_differ,
             tolerance + LARGEST_CODE_DIFFERENCE,
         ),
-        "plain": Way(lambda: [plain_losses(model, one) for one in windows], lambda: 0.0, 0.0),
+        "plain": Way(lambda: [plain_losses(model, window) for window in windows], lambda: 0.0, 0.0),
     }
     tokens = sum(len(window.ids) - 1 for window in windows)
     lines = measure(ways, tokens, size.repeats, "losses")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import head_losses
-from gauge import autocast, drawn_model, in_turn, seconds_of
+from gauge import autocast, in_turn, random_model, seconds_of
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig, OptimizerConfig
@@ -134,16 +134,17 @@ def materials(options: argparse.Namespace, folder: Path) -> tuple[RowStore, Scor
     return rows, ScoreStore(folder / "scores")
 
 
-def _renumbered(groups_BT: Tensor) -> Tensor:
-    """Groups numbered from 0 on; -1 stays."""
-    found, numbers_BT = groups_BT.unique(return_inverse=True)
-    return numbers_BT - int(found[0] < 0)
+def _renumber(groups_BT: Tensor) -> Tensor:
+    """Numbers groups from 0 on, as a batch that is cut from a larger one needs them; -1 stays."""
+    numbers, numbers_BT = groups_BT.unique(return_inverse=True)
+    return numbers_BT - int(numbers[0] < 0)
 
 
-def matched(
+def distill(
     log_p_NV: Tensor, nll_N: Tensor, tensors: dict[str, Tensor], table: BucketTable, share: float
 ) -> Tensor:
-    """(N,) the loss of `distill` by its definition, with autograd's gradient."""
+    """(N,) the loss of `distill` by its definition, with autograd's gradient: the reference for the
+    gradient that the package computes itself."""
     bucket_NS, mass_NS = (tensors[name].flatten(0, 1) for name in ("candidates", "candidate_mass"))
     q_NB = log_p_NV.new_zeros(len(log_p_NV), len(table.begins))  # the last is for no bucket
     of_id_V = torch.full((log_p_NV.shape[1],), len(table.begins) - 1, device=log_p_NV.device)
@@ -168,7 +169,7 @@ class Steps:
         self.options, self.device = options, local_device()
         self.fields = fields or SHAPES[options.shape]
         self.rows, self.scores = materials(options, folder)
-        self.model = drawn_model(self.fields, torch.float32).train()
+        self.model = random_model(self.fields, torch.float32).train()
         self._students = cache(partial(GuidedStudent, self.model))
         self.optimizer = build_optimizer(self.model, OPTIMIZER, self.device)
         self.order = cycle(range(len(self.rows) - options.rows))
@@ -178,7 +179,8 @@ class Steps:
         self.add("guided", GUIDED)
 
     def add(self, kind: str, guidance: GuidanceConfig, **data: Any) -> None:
-        """Steps of `_ours` under this guidance; `data`: options of the rows."""
+        """Adds a kind of steps: those of `_ours` under this guidance.
+        Args: data: options of the rows."""
         config = DataConfig(train="", seq_len=self.options.seq_len, **data)
         self.guidance[kind] = guidance
         scores, targets = None, None
@@ -190,12 +192,12 @@ class Steps:
         self.collators[kind] = Collator(scores, guidance, config, ends, targets)
 
     def add_matching(self) -> None:
-        """Steps of `MATCHING`."""
+        """Adds the kinds of `MATCHING`."""
         for kind, guidance in MATCHING.items():
             self.add(kind, guidance)
 
     def _targets(self) -> BucketTargets:
-        """Of the real tokenizers; a model may have fewer ids here (`_within`)."""
+        """Makes the buckets of the real tokenizers without the ids that the model lacks."""
         sides = (TokenSpans(name) for name in (self.options.student, self.options.teacher))
         of = buckets(*sides)
         student = of.student[: self.fields["vocab_size"]]
@@ -205,38 +207,38 @@ class Steps:
         return BucketTargets(of, CANDIDATES)
 
     def kinds(self) -> dict[str, Callable[[], Tensor]]:
-        """A loss, from rows to a sum divided by a count, of each kind."""
-        found = {"guided": lambda: self._ours("guided"), **self.naive()}
+        """Returns the loss of each kind: from rows to a sum divided by a count."""
+        losses = {"guided": lambda: self._ours("guided"), **self.naive()}
         for kind in MATCHING.keys() & self.guidance.keys():
-            found[kind] = lambda kind=kind: self._ours(kind)
+            losses[kind] = lambda kind=kind: self._ours(kind)
         if self.device.type == "cuda":
             for how in head_losses.installed(self.device):
-                found[f"guided by {how}"] = lambda how=how: self._ours("guided", how)
-        return found
+                losses[f"guided by {how}"] = lambda how=how: self._ours("guided", how)
+        return losses
 
     def naive(self) -> dict[str, Callable[[], Tensor]]:
-        """As `kinds`, without guidance: our own, `cpt`, and its rivals."""
-        found: dict[str, Callable[[], Tensor]] = {
+        """Returns the losses without guidance: our own, `cpt`, and its rivals."""
+        losses: dict[str, Callable[[], Tensor]] = {
             "dense": self._dense,
             "cpt": lambda: self._ours("naive"),
         }
         for how in head_losses.installed(self.device):
-            found[how] = lambda how=how: self._ours("naive", how)
-        return found
+            losses[how] = lambda how=how: self._ours("naive", how)
+        return losses
 
     def step(self, loss: Callable[[], Tensor]) -> float:
-        """Seconds of one optimizer step."""
+        """Returns the seconds of one optimizer step."""
         return seconds_of(lambda: self.update(loss))
 
     def update(self, loss: Callable[[], Tensor]) -> None:
-        """One optimizer step."""
+        """Takes one optimizer step."""
         loss().backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def batch(self, kind: str) -> GuidedBatch:
-        """The next rows, collated."""
+        """Collates the next rows."""
         places = [next(self.order) for _ in range(self.options.rows)]
         rows = [self._within(self.rows[place], self.fields["vocab_size"]) for place in places]
         return self.collators[kind](rows)
@@ -246,18 +248,19 @@ class Steps:
         return replace(row, ids=row.ids % vocabulary)
 
     def _ours(self, kind: str, how: str | None = None) -> Tensor:
-        """`how`: the rival that computes head and loss; default: our own loop."""
+        """Computes a loss by our own loop. Args: how: a rival that computes head and loss in it."""
         with head_losses.in_place_of_ours(how) if how else nullcontext():
-            output, predicted = self.passed(kind)
+            output, predicted = self.forward(kind)
         return output.loss / predicted
 
-    def passed(self, kind: str, batch: GuidedBatch | None = None) -> tuple[StudentOutput, int]:
-        """A forward pass of a batch, by default the next one, and how many tokens it predicts."""
+    def forward(self, kind: str, batch: GuidedBatch | None = None) -> tuple[StudentOutput, int]:
+        """Runs a forward pass of a batch, by default the next one. Returns its output, and how many
+        tokens it predicts."""
         batch, guidance = batch or self.batch(kind), self.guidance[kind]
-        given = batch.to(self.device).inputs()
+        inputs = batch.to(self.device).inputs()
         with autocast(self.options.precision):
             student = self._students(guidance, self.collators[kind].method.targets)
-            output = student(**given, num_kept=batch.counts.kept)
+            output = student(**inputs, num_kept=batch.counts.kept)
         return output, batch.counts.predicted
 
     def _dense(self) -> Tensor:
@@ -279,16 +282,16 @@ class Steps:
             way: what the forward pass is taken under.
         """
         batch, guidance = self.batch(kind).to(self.device).inputs(), self.guidance[kind]
-        # Numbers on the host are those of the whole batch.
+        # Only tensors are cut: numbers on the host are those of the whole batch.
         tensors = {
             name: value[:2, :128] for name, value in batch.items() if isinstance(value, Tensor)
         }
         if "groups" in tensors:
-            tensors["groups"] = _renumbered(tensors["groups"])
+            tensors["groups"] = _renumber(tensors["groups"])
         targets = self.collators[kind].method.targets
         with way():
             self._students(guidance, targets)(**tensors)[0].backward()
-        ours = self._gradients()
+        gradients = self._gradients()
         logits = self.model(input_ids=tensors["input_ids"], use_cache=False).logits
         log_p_NV = logits.float().flatten(0, 1).log_softmax(1)
         labels_N = tensors["labels"].flatten()
@@ -296,13 +299,13 @@ class Steps:
         if targets is None:
             loss_N = nll_N * self._weights(tensors, guidance, nll_N).flatten()
         else:
-            loss_N = matched(log_p_NV, nll_N, tensors, targets.table, guidance.weight_of_distance)
+            loss_N = distill(log_p_NV, nll_N, tensors, targets.table, guidance.weight_of_distance)
         loss_N[labels_N != IGNORED].sum().backward()
-        pairs = zip(ours, self._gradients(), strict=True)
-        return max(float((ours - dense).norm() / dense.norm()) for ours, dense in pairs)
+        pairs = zip(gradients, self._gradients(), strict=True)
+        return max(float((gradient - dense).norm() / dense.norm()) for gradient, dense in pairs)
 
     def _gradients(self) -> list[Tensor]:
-        """Of all weights, which hold none afterwards."""
+        """Returns the gradients of all weights, and clears them."""
         gradients = [p.grad.clone() for p in self.model.parameters()]
         self.model.zero_grad()
         return gradients
@@ -312,8 +315,8 @@ class Steps:
     ) -> Tensor:
         if guidance.method == "alm":
             nll_BT = nll_N.detach().view(tensors["labels"].shape)
-            given = GuidanceTensors.of(tensors), tensors["labels"], guidance
-            return token_weights(nll_BT, *given)
+            batch, labels_BT = GuidanceTensors.of(tensors), tensors["labels"]
+            return token_weights(nll_BT, batch, labels_BT, guidance)
         with torch.no_grad():
             states = hidden_states(self.model, tensors["input_ids"])
             _, metrics = selective_cross_entropy(
@@ -328,12 +331,12 @@ class Steps:
     def seconds(
         self, kinds: dict[str, Callable[[], Tensor]], repeats: int
     ) -> dict[str, list[float]]:
-        """Of whole steps of each kind, taken in turn, after one that is not counted."""
+        """Times whole steps of each kind, taken in turn, after one of each that is not counted."""
         ways = {kind: partial(self.update, loss) for kind, loss in kinds.items()}
         in_turn(ways, 1)
         return in_turn(ways, repeats)
 
     def rival(self, seconds: dict[str, list[float]]) -> str:
-        """The fastest kind of naive steps, our own aside."""
-        theirs = [kind for kind in self.naive() if kind != "cpt"]
-        return min(theirs, key=lambda kind: median(seconds[kind]))
+        """Returns the fastest kind of naive steps but our own."""
+        rivals = [kind for kind in self.naive() if kind != "cpt"]
+        return min(rivals, key=lambda kind: median(seconds[kind]))

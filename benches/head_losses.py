@@ -16,10 +16,10 @@ from vocagno.models.losses import IGNORED
 
 def installed(device: torch.device) -> list[str]:
     """The rivals that are installed and run on the device."""
-    found = ["torch"] if hasattr(torch.nn, "LinearCrossEntropyOptions") else []
+    names = ["torch"] if hasattr(torch.nn, "LinearCrossEntropyOptions") else []
     if device.type == "cuda" and find_spec("liger_kernel"):
-        found.append("liger")
-    return found
+        names.append("liger")
+    return names
 
 
 @contextmanager

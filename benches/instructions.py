@@ -29,10 +29,10 @@ def count(program: str, kernel: str, times: int) -> int:
         str(times),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = re.search(r"I\s+refs:\s+([\d,]+)", done.stderr)
-    if found is None:
+    count = re.search(r"I\s+refs:\s+([\d,]+)", done.stderr)
+    if count is None:
         raise SystemExit(f"no instruction count in what valgrind printed:\n{done.stderr}")
-    return int(found[1].replace(",", ""))
+    return int(count[1].replace(",", ""))
 
 
 def main() -> int:
@@ -42,9 +42,9 @@ def main() -> int:
     failed = 0
     for kernel, bound in BOUNDS.items():
         few, many = (count(sys.argv[1], kernel, times) for times in (2, 6))
-        each = (many - few) / 4 / TOKENS  # what the set-up takes is in both
-        failed |= each > bound
-        print(f"{kernel}: {each:.1f} instructions a token, at most {bound}")
+        cost = (many - few) / 4 / TOKENS  # the set-up is in both runs
+        failed |= cost > bound
+        print(f"{kernel}: {cost:.1f} instructions a token, at most {bound}")
     return int(failed)
 
 

@@ -1,5 +1,7 @@
-"""How far a live teacher, which sees pieces of rows, differs from stored scores, which saw whole
-documents. Prints JSON, one object a line.
+"""Measures how far a live teacher differs from stored scores.
+
+A live teacher sees pieces of rows, and stored scores saw whole documents. Prints JSON,
+one object a line.
 
     python benches/live.py CORPUS --model FOLDER [--gguf FILE] --tokenizer tinyllama.json.gz
 
@@ -32,7 +34,8 @@ from vocagno.tokens.student_tokenizer import student_tokenizer
 
 LENGTHS = (256, 512, 1024, 2048)
 CONTEXTS = (0, 16, 64, 256, 1024)
-"""Student tokens of the document before a token in its row: from which on it is counted."""
+"""The least numbers of the classes by which tokens are counted: student tokens of the document that
+stand before a token in its row."""
 
 
 def lines(options: argparse.Namespace) -> Iterator[dict]:
@@ -52,10 +55,10 @@ def lines(options: argparse.Namespace) -> Iterator[dict]:
         for length in LENGTHS:
             rows, _ = prepare_rows(corpus, student, length, folder, show_progress=False)
             data = DataConfig(train=str(corpus_file), seq_len=length)
-            yield compared(rows, MatchedScores(scores, rows), pieces, live, data)
+            yield compare(rows, MatchedScores(scores, rows), pieces, live, data)
 
 
-def compared(
+def compare(
     rows: RowStore, stored: MatchedScores, pieces: LivePieces, live: TextTeacher, data: DataConfig
 ) -> dict:
     guidance = PAPERS_RULE
@@ -66,12 +69,12 @@ def compared(
         expected, batch = (collate([row]) for collate in collators)
         guided = live.guide(batch.live_text, {}, live.plan(batch.live_text))
         losses = guided["teacher_loss"][0].cpu().numpy()
-        wanted = expected.teacher_loss[0].numpy()
+        stored_loss = expected.teacher_loss[0].numpy()
         heads = np.repeat(np.cumsum(row.num_tokens) - row.num_tokens, row.num_tokens)
         before = (np.arange(len(row.ids)) - heads)[1:]
-        both = np.isfinite(losses) & np.isfinite(wanted)
-        differences.append((losses - wanted)[both])
-        stored_losses.append(wanted[both])
+        both = np.isfinite(losses) & np.isfinite(stored_loss)
+        differences.append((losses - stored_loss)[both])
+        stored_losses.append(stored_loss[both])
         befores.append(before[both[: len(before)]])
     difference, before = np.concatenate(differences), np.concatenate(befores)
     return {
@@ -88,12 +91,12 @@ def compared(
 
 def by_context(difference: NDArray[np.float32], before: NDArray[np.int64]) -> dict[str, float]:
     """Mean absolute differences, by the tokens of the document that the row holds before."""
-    found = {}
+    means = {}
     for low, high in zip(CONTEXTS, (*CONTEXTS[1:], 1 << 40), strict=True):
         chosen = np.abs(difference[(before >= low) & (before < high)])
         if len(chosen):
-            found[f"{low}+"] = round(float(chosen.mean()), 4)
-    return found
+            means[f"{low}+"] = round(float(chosen.mean()), 4)
+    return means
 
 
 def main() -> None:

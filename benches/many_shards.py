@@ -1,5 +1,6 @@
-"""What a shard costs in a store of many thousands: making, the first look, finishing. Prints JSON,
-one object a line.
+"""Measures a shard in a store of many thousands: making, the first look, finishing.
+
+Prints JSON, one object a line.
 
     python benches/many_shards.py 1000 30000 200000 [--folder FOLDER]
 
@@ -34,7 +35,7 @@ LAST = 100
 
 
 def corpus_of(count: int) -> Corpus:
-    """Of `count` shards without documents."""
+    """Makes a corpus of `count` shards without documents."""
     cut = (0, 0, 0, 0, 0, texts_hash(iter(())), "")
     shards = [CorpusShard(*cut, 0, 0)] * count
     return Corpus("empty", [], shards)
@@ -44,8 +45,8 @@ def make(shard: CorpusShard, path: Path, advance: building.Advance) -> None:
     write_texts(path, [], [], MADE_FROM)
 
 
-def begun(folder: Path, corpus: Corpus) -> None:
-    """The store with all but its last shards, as processes that were killed have left it."""
+def begin(folder: Path, corpus: Corpus) -> None:
+    """Makes the store with all but its last shards, as killed processes leave it."""
     Claim(TEXTS.kind, corpus.fingerprint, len(corpus.shards), MADE_FROM).save(folder)
     names = list(named_shards(corpus))
     write_texts(folder / f"{names[0]}.arrow", [], [], MADE_FROM)
@@ -62,25 +63,25 @@ def begun(folder: Path, corpus: Corpus) -> None:
             notes.add(same, 0.0, origin)
 
 
-def measured(count: int, parent: Path | None) -> Iterator[dict]:
+def measure(count: int, parent: Path | None) -> Iterator[dict]:
     with tempfile.TemporaryDirectory(dir=parent) as temporary:
         folder, corpus = Path(temporary) / "store", corpus_of(count)
         folder.mkdir()
-        begun(folder, corpus)
+        begin(folder, corpus)
         ends, finished = [time.perf_counter()], []
 
-        def timed(shard: CorpusShard, path: Path, advance: building.Advance) -> None:
+        def make_timed(shard: CorpusShard, path: Path, advance: building.Advance) -> None:
             ends.append(time.perf_counter())
             make(shard, path, advance)
 
-        def finish(*given: object) -> object:
+        def finish(*arguments: object) -> object:
             began = time.perf_counter()
-            manifest = finish_store(*given)  # type: ignore[arg-type]
+            manifest = finish_store(*arguments)  # type: ignore[arg-type]
             finished.append(time.perf_counter() - began)
             return manifest
 
         with patch.object(building, "finish_store", finish):
-            make_store(corpus, folder, TEXTS, MADE_FROM, timed, show_progress=False)
+            make_store(corpus, folder, TEXTS, MADE_FROM, make_timed, show_progress=False)
         noted = (folder / MANIFEST).read_bytes()
         began = time.perf_counter()
         finish_store(folder, list(named_shards(corpus)), TEXTS)
@@ -125,7 +126,7 @@ def main() -> None:
     options = parser.parse_args()
     if min(options.shards) <= LAST:
         parser.error(f"shards: more than {LAST}")
-    print_lines(line for count in options.shards for line in measured(count, options.folder))
+    print_lines(line for count in options.shards for line in measure(count, options.folder))
 
 
 if __name__ == "__main__":

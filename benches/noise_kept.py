@@ -66,8 +66,8 @@ def noise_kept(run: Path, num_rows: int) -> dict[str, Any]:
         numbers = range(first, min(first + config.train.micro_batch, num_rows))
         rows = [inputs.rows[number] for number in numbers]
         tensors = collator(rows).to(device).inputs()
-        more = student.method.for_samples(config.train.seed, numbers)
-        tensors |= {name: value.to(device) for name, value in more.items()}
+        sample_tensors = student.method.for_samples(config.train.seed, numbers)
+        tensors |= {name: value.to(device) for name, value in sample_tensors.items()}
         is_predicted_BT = (tensors["labels"] != IGNORED).cpu().numpy()
         weights.append(student(**tensors).weights_BT.cpu().numpy()[is_predicted_BT])
         noise.append(noise_tokens(rows, documents, config.data.seq_len)[is_predicted_BT])
@@ -84,7 +84,7 @@ def noise_kept(run: Path, num_rows: int) -> dict[str, Any]:
 
 
 def noise_tokens(rows: list[Row], documents: list[NoisyText], seq_len: int) -> NDArray[np.bool_]:
-    """(B, T) whether each predicted token of the rows shares a byte with noise."""
+    """(B, T) True for each predicted token of the rows that shares a byte with noise."""
     is_noise = np.zeros((len(rows), seq_len + 1), bool)
     for number, row in enumerate(rows):
         cuts = np.cumsum(row.num_tokens)
@@ -95,7 +95,7 @@ def noise_tokens(rows: list[Row], documents: list[NoisyText], seq_len: int) -> N
 
 
 def _choosing(config: Config) -> Config:
-    """The same run, as one without a teacher if it trains on all tokens.
+    """Returns the configuration of the run, as one without a teacher if it trains on all tokens.
 
     Raises: InputError for a teacher whose losses are not stored.
     """

@@ -63,13 +63,13 @@ def page(result: dict, groups: dict[str, list[dict]], chart: str, curve: str) ->
 
 def table(benchmarks: list[dict]) -> list[str]:
     source = benchmarks[0]["extra_info"].get("input", "random")
-    own = ours(benchmarks)
+    ref = ours(benchmarks)
     lines = [f"Input: {source}.", "", "| | median | ns a token | ratio |", "|---|---|---|---|"]
     for benchmark in benchmarks:
         seconds, info = benchmark["stats"]["median"], benchmark["extra_info"]
         nanoseconds = 1e9 * seconds / info["tokens"]
         lines.append(
-            f"| {info['engine']} | {duration(seconds)} | {nanoseconds:,.3g} | {seconds / own:.2f} |"
+            f"| {info['engine']} | {duration(seconds)} | {nanoseconds:,.3g} | {seconds / ref:.2f} |"
         )
     return lines
 
@@ -125,10 +125,10 @@ def short_table(groups: dict[str, list[dict]], chart: Path, page: Path, root: Pa
     names = ["align, 2,048 tokens", "align and reduce (max), 2,048 tokens"]
     lines = ["| what | | median | ratio |", "|---|---|---|---|"]
     for name in names:
-        own = ours(groups[name])
+        ref = ours(groups[name])
         for benchmark in groups[name]:
             seconds, engine = benchmark["stats"]["median"], benchmark["extra_info"]["engine"]
-            lines.append(f"| {name} | {engine} | {duration(seconds)} | {seconds / own:.1f} |")
+            lines.append(f"| {name} | {engine} | {duration(seconds)} | {seconds / ref:.1f} |")
     for benchmark in groups.get("text to losses, and tokenizing", []):
         info = benchmark["extra_info"]
         threads = f"{info['threads']} thread{'s' * (info['threads'] > 1)}"

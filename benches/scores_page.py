@@ -17,14 +17,14 @@ VERSIONS = ("torch", "transformers", "tokenizers", "pyarrow")
 def main() -> None:
     results, page = Path(sys.argv[1]), Path(sys.argv[2])
     lines = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
-    found: dict[str, list[dict]] = {}
+    kinds: dict[str, list[dict]] = {}
     for line in lines:
-        found.setdefault(line["what"], []).append(line)
+        kinds.setdefault(line["what"], []).append(line)
     sections = [
         part
         for what, (title, section) in SECTIONS.items()
-        if what in found
-        for part in ("", f"### {title}", "", *section(found[what]), "", measured(found[what]))
+        if what in kinds
+        for part in ("", f"### {title}", "", *section(kinds[what]), "", origin(kinds[what]))
     ]
     text = page.read_text(encoding="utf-8")
     before, after = text.split(BEGIN)[0], text.split(END)[1]
@@ -32,13 +32,13 @@ def main() -> None:
     page.write_text(f"{before}{BEGIN}\n{figures}\n\n{END}{after}", encoding="utf-8")
 
 
-def measured(lines: list[dict]) -> str:
-    """On what, with what, and when."""
-    one = lines[0]
-    versions = ", ".join(f"{name} {one[name]}" for name in VERSIONS if name in one)
+def origin(lines: list[dict]) -> str:
+    """The sentence that says on which machine, with which versions and when lines were measured."""
+    line = lines[0]
+    versions = ", ".join(f"{name} {line[name]}" for name in VERSIONS if name in line)
     return (
-        f"{one['processor']}, {one['cores']} shared cores, Python {one['python']}, {versions}; "
-        f"{one['date']}."
+        f"{line['processor']}, {line['cores']} shared cores, Python {line['python']}, {versions}; "
+        f"{line['date']}."
     )
 
 
@@ -79,7 +79,7 @@ def memory(lines: list[dict]) -> Iterator[str]:
 
 
 def candidates(lines: list[dict]) -> Iterator[str]:
-    """The last run of each model."""
+    """Makes the table of the last run of each model."""
     yield (
         "Processor time of scoring with candidates, encoded, as a multiple of that of losses only "
         "(median of runs, least and largest). The losses are equal."

@@ -1,4 +1,6 @@
-"""How fast the teacher scores, and what memory it takes. Each prints JSON, one object a line.
+"""Measures how fast the teacher scores, and what memory it takes.
+
+Each command prints JSON, one object a line.
 
     python benches/scoring.py throughput CORPUS --model FOLDER [--gguf FILE] [--documents 12]
     python benches/scoring.py throughput CORPUS --tokenizer qwen2.5.json.gz --shape qwen2.5-0.5b
@@ -30,7 +32,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from gauge import device_name, drawn_model, in_turn
+from gauge import device_name, in_turn, random_model
 from machine import machine, print_lines
 from vocagno import TokenSpans
 from vocagno.config.teacher import TeacherConfig
@@ -84,7 +86,7 @@ SHAPES = {
 
 
 class Recording(TransformersScorer):
-    """Keeps the passes that it does."""
+    """A scorer that keeps its passes, so that the model can be timed on the same ones."""
 
     def __init__(self, *arguments, **options) -> None:
         super().__init__(*arguments, **options)
@@ -101,24 +103,24 @@ class Recording(TransformersScorer):
 
 
 def throughput(options: argparse.Namespace) -> dict:
-    return measured(options, *_model(options, local_device()))
+    return measure(options, *_model(options, local_device()))
 
 
-def measured(options: argparse.Namespace, model, spans: TokenSpans, name: str) -> dict:
-    """The throughput of a model that is loaded."""
+def measure(options: argparse.Namespace, model, spans: TokenSpans, name: str) -> dict:
+    """Measures the throughput of a model that is loaded."""
     prefix = spans.prefix_ids
     scorer = Recording(
         model, batch_tokens=options.batch_tokens, width=2048, batching=options.batching
     )
     teacher = Teacher(scorer, TextReader(spans, prefix, context=2048, min_context=512))
     texts = _texts(options, spans)
-    _scored(teacher, texts)
+    _score(teacher, texts)
     passes = list(scorer.done)
     places = sum(one_pass.ids_BT.numel() for one_pass in passes)
     tokens = sum(len(window.ids) - 1 for window in scorer.windows)
 
     def ours() -> None:
-        _scored(teacher, texts)
+        _score(teacher, texts)
 
     @torch.inference_mode()
     def model_only() -> None:
@@ -159,7 +161,8 @@ def measured(options: argparse.Namespace, model, spans: TokenSpans, name: str) -
 
 
 def to_the_end(lines: Iterable[dict]) -> Iterator[dict]:
-    """The same lines. Raises: SystemExit after the last one, if any is of wrong losses."""
+    """Yields the lines. Raises: SystemExit after the last one, if any is of wrong losses: the other
+    lines of hours of work are not lost."""
     wrong = []
     for line in lines:
         yield line
@@ -180,21 +183,21 @@ def _model(options: argparse.Namespace, device: torch.device):
         spans = TokenSpans.from_pretrained(options.model, gguf_file=options.gguf)
         return load_teacher(config, device), spans, Path(options.gguf or options.model).stem
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    model = drawn_model(SHAPES[options.shape], dtype).eval().requires_grad_(False)
+    model = random_model(SHAPES[options.shape], dtype).eval().requires_grad_(False)
     return model, TokenSpans(options.tokenizer), f"random, of the shape of {options.shape}"
 
 
 def _texts(options: argparse.Namespace, spans: TokenSpans) -> list[str]:
     """Documents about as long as the median of those that fill no window: few of them make whole
     batches, as all of a shard do, which is what padding depends on."""
-    texts = _cut(next(read_batches(options.corpus)), options.characters)
+    texts = _cut_texts(next(read_batches(options.corpus)), options.characters)
     sizes = np.diff(spans.encode(texts).cu_seqlens)
     order = [i for i in np.argsort(sizes, kind="stable").tolist() if sizes[i] < 2048]
     first = max(0, (len(order) - options.documents) // 2)
     return [texts[i] for i in order[first : first + options.documents]]
 
 
-def _cut(texts: list[str], characters: int | None) -> list[str]:
+def _cut_texts(texts: list[str], characters: int | None) -> list[str]:
     if not characters:
         return texts
     return [
@@ -204,7 +207,7 @@ def _cut(texts: list[str], characters: int | None) -> list[str]:
     ]
 
 
-def _scored(teacher: Teacher, texts: list[str]) -> list[DocumentScores]:
+def _score(teacher: Teacher, texts: list[str]) -> list[DocumentScores]:
     documents = teacher.score(texts)
     with tempfile.TemporaryDirectory() as folder:
         hashes = [text_hash(text) for text in texts]
@@ -213,7 +216,7 @@ def _scored(teacher: Teacher, texts: list[str]) -> list[DocumentScores]:
 
 
 def _plain(model, windows: list[Window]) -> Callable[[], Iterator[tuple[int, Tensor]]]:
-    """Each window by itself, with all its logits."""
+    """Makes the plain way: each window by itself, with all its logits."""
 
     @torch.inference_mode()
     def run() -> Iterator[tuple[int, Tensor]]:
@@ -230,8 +233,8 @@ def _plain(model, windows: list[Window]) -> Callable[[], Iterator[tuple[int, Ten
 def _padding_of_a_shard(
     scorer: TransformersScorer, spans: TokenSpans, options: argparse.Namespace
 ) -> float:
-    """Share of padding in the batches of a whole shard (2 MB) of the corpus."""
-    texts = _cut(next(read_batches(options.corpus)), options.characters)
+    """Returns the share of padding in the batches of a whole shard (2 MB) of the corpus."""
+    texts = _cut_texts(next(read_batches(options.corpus)), options.characters)
     sizes = np.diff(spans.encode(texts).cu_seqlens).tolist()
     lengths = [w.stop - w.start for size in sizes for w in cuts(size, 2048, 512)]
     places = sum(
@@ -266,7 +269,7 @@ def memory(options: argparse.Namespace) -> dict:
 
 
 def one_size(options: argparse.Namespace) -> dict:
-    """Peak of this process above what it had with the model loaded and warm."""
+    """Measures the peak of this process above what it had with the model loaded and warm."""
     config = LlamaConfig(
         vocab_size=options.vocabulary,
         hidden_size=64,
@@ -294,36 +297,36 @@ SAMPLED = 8
 
 def candidates(options: argparse.Namespace) -> dict:
     """Random ids: their candidates take more bytes, and longer to encode, than those of text."""
-    model = drawn_model(SHAPES[options.shape], torch.float32).eval().requires_grad_(False)
+    model = random_model(SHAPES[options.shape], torch.float32).eval().requires_grad_(False)
     size = model.config.vocab_size
     draw = np.random.default_rng(0)
     windows = [Window(draw.integers(0, size, 513), 1) for _ in range(2)]
-    found = {}
-    kept = {"without": (0, False), "with": (CANDIDATES, False), "sampled": (SAMPLED, True)}
+    scores = {}
+    kinds = {"without": (0, False), "with": (CANDIDATES, False), "sampled": (SAMPLED, True)}
     scorers = {
         name: TransformersScorer(
             model, batch_tokens=8192, width=2048, candidates=count, sampled=is_drawn
         )
-        for name, (count, is_drawn) in kept.items()
+        for name, (count, is_drawn) in kinds.items()
     }
 
     def score(name: str) -> None:
-        found[name] = dict(scorers[name].score(windows))
-        for number, one in found[name].items():
+        scores[name] = dict(scorers[name].score(windows))
+        for number, window in scores[name].items():
             if name != "without":
                 real = windows[number].ids[1:].astype(np.int32)
-                frames_of(Candidates(real, one.ids, one.codes))
+                frames_of(Candidates(real, window.ids, window.codes))
 
     seconds = [
-        {name: _processor(partial(score, name)) for name in kept} for _ in range(options.repeats)
+        {name: _processor(partial(score, name)) for name in kinds} for _ in range(options.repeats)
     ]
     ratios, of_sampled = (
-        [one[name] / one["without"] for one in seconds] for name in ("with", "sampled")
+        [run[name] / run["without"] for run in seconds] for name in ("with", "sampled")
     )
     is_same = all(
-        np.array_equal(one.nll, found["without"][number])
+        np.array_equal(window.nll, scores["without"][number])
         for name in ("with", "sampled")
-        for number, one in found[name].items()
+        for number, window in scores[name].items()
     )
     figures = {
         "model": f"random, of the shape of {options.shape}",
@@ -393,8 +396,8 @@ def main() -> None:
     command.add_argument("vocabulary", type=int)
     command.add_argument("length", type=int)
     options = parser.parse_args()
-    found = options.run(options)
-    print_lines(to_the_end([found] if isinstance(found, dict) else found))
+    lines = options.run(options)
+    print_lines(to_the_end([lines] if isinstance(lines, dict) else lines))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What stores cost: bytes a token, opening, preparing. Each prints JSON, one object a line.
+"""Measures stores: bytes a token, opening, preparing. Each command prints JSON, one object a line.
 
     python benches/stores.py sizes CORPUS --tokenizer qwen2.5.json.gz
     python benches/stores.py opening
@@ -41,7 +41,7 @@ SHARDS = 10_000
 def sizes(options: argparse.Namespace) -> dict:
     tokens = TokenSpans(options.tokenizer).encode(next(read_batches(options.corpus)))
     losses = np.random.default_rng(0).exponential(1.5, len(tokens.ids)).astype(np.float16)
-    found = {}
+    figures = {}
     with tempfile.TemporaryDirectory() as folder:
         for size in (*DOCUMENT_TOKENS, None):
             places = [
@@ -55,8 +55,8 @@ def sizes(options: argparse.Namespace) -> dict:
             path = Path(folder) / "shard.arrow"
             write_scores(path, hashes, documents, {"teacher": "bench"})
             count = sum(len(document.nll) for document in documents)
-            found[f"{size or 'whole'}"] = round(path.stat().st_size / count, 3)
-    return {"what": "sizes", "bytes_per_token": found, **machine("pyarrow", "tokenizers")}
+            figures[f"{size or 'whole'}"] = round(path.stat().st_size / count, 3)
+    return {"what": "sizes", "bytes_per_token": figures, **machine("pyarrow", "tokenizers")}
 
 
 def _document(spans: np.ndarray, losses: np.ndarray) -> DocumentScores:
@@ -77,9 +77,9 @@ def opening(options: argparse.Namespace) -> dict:
         for name in names[1:]:
             (folder / f"{name}.arrow").hardlink_to(first)
         shard = ScoreShard(first)
-        entry, what = entry_of(names[0], shard), shard.description
+        entry, description = entry_of(names[0], shard), shard.description
         entries = [replace(entry, name=name) for name in names]
-        Manifest(what.kind, what.version, what.made_from, entries).save(folder)
+        Manifest(description.kind, description.version, description.made_from, entries).save(folder)
         began = time.perf_counter()
         store = ScoreStore(folder)
         opened = time.perf_counter() - began
@@ -103,7 +103,7 @@ def opening(options: argparse.Namespace) -> dict:
 
 
 def prepare(options: argparse.Namespace) -> dict:
-    found = {}
+    figures = {}
     for workers in options.workers:
         with tempfile.TemporaryDirectory() as cache:
             scan(options.corpus, Path(cache))
@@ -125,7 +125,7 @@ def prepare(options: argparse.Namespace) -> dict:
             ]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         result = json.loads(done.stdout)
-        found[str(workers)] = {
+        figures[str(workers)] = {
             "tokens_per_second": result["tokens_per_second"],
             "peak_memory_mb": result["peak_memory_mb"],
             "hours_for_15_b": round(PAPER_TOKENS / result["tokens_per_second"] / 3600, 2),
@@ -133,13 +133,13 @@ def prepare(options: argparse.Namespace) -> dict:
     return {
         "what": "prepare",
         "tokens": result["tokens"],
-        "workers": found,
+        "workers": figures,
         **machine("pyarrow", "tokenizers"),
     }
 
 
 def reuse(options: argparse.Namespace) -> dict:
-    found = {}
+    figures = {}
     for tokenizer in options.tokenizers:
         name = tokenizer.name.split(".")[0]
         with tempfile.TemporaryDirectory() as folder:
@@ -175,7 +175,7 @@ def reuse(options: argparse.Namespace) -> dict:
             entries = [entry for entry in map(json.loads, lines) if "coverage" in entry]
             config = yaml.safe_load((output / "config.yaml").read_text())
         assert config["teacher"]["scores"] == str(options.store)
-        found[name] = {
+        figures[name] = {
             "smallest_coverage": min(entry["coverage"] for entry in entries),
             "smallest_scored": min(entry["scored"] for entry in entries),
             "predicted_tokens": sum(entry["tokens"] for entry in entries),
@@ -187,7 +187,7 @@ def reuse(options: argparse.Namespace) -> dict:
         "teacher_tokens": store.num_tokens,
         "documents": len(store),
         "bytes_per_token": round(store.num_bytes / store.num_tokens, 3),
-        "students": found,
+        "students": figures,
         **machine("torch", "transformers"),
     }
 
@@ -219,8 +219,8 @@ def everything(options: argparse.Namespace) -> Iterator[dict]:
             *(["--teacher.gguf_file", options.gguf] if options.gguf else []),
         ]
         subprocess.run([str(part) for part in command], check=True, stdout=sys.stderr)
-        given = {"corpus": str(some), "store": folder / "scores", "steps": 10}
-        yield reuse(argparse.Namespace(**{**vars(options), **given}))
+        changes = {"corpus": str(some), "store": folder / "scores", "steps": 10}
+        yield reuse(argparse.Namespace(**{**vars(options), **changes}))
 
 
 def main() -> None:

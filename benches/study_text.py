@@ -62,8 +62,8 @@ def main() -> None:
             continue
         _write(options.out / f"{part}-clean.jsonl", [[(text, False)] for text in documents])
         for kind, make in noisy.items():
-            found = [list(make(text, random.Random(_seed(text)))) for text in documents]
-            _write(options.out / f"{part}-{kind}.jsonl", found)
+            noisy = [list(make(text, random.Random(_seed(text)))) for text in documents]
+            _write(options.out / f"{part}-{kind}.jsonl", noisy)
 
 
 class NoisyText(NamedTuple):
@@ -79,15 +79,15 @@ def read_noise(path: Path) -> list[NoisyText]:
 
     Raises: InputError for ranges that are empty, out of order or overlap.
     """
-    found = []
+    texts = []
     with path.open(encoding="utf-8") as file:
         for line in filter(str.strip, file):
             row = json.loads(line)
             noise = np.array(row.get("noise", []), np.int64).reshape(-1, 2)
             if (np.diff(noise.ravel()) < 0).any() or (noise[:, 0] == noise[:, 1]).any():
                 raise InputError(f"{path}: `noise` has ranges that are empty or out of order")
-            found.append(NoisyText(row["text"], noise))
-    return found
+            texts.append(NoisyText(row["text"], noise))
+    return texts
 
 
 def with_junk(text: str, rng: random.Random) -> Iterator[Piece]:
@@ -174,7 +174,7 @@ def _taken(texts: list[str], size: int) -> list[str]:
     while total < size and texts:
         found.append(texts.pop())
         total += len(found[-1].encode())
-    return found
+    return texts
 
 
 def _words(texts: Sequence[str]) -> list[str]:

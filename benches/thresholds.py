@@ -1,5 +1,6 @@
-"""What a step costs whose tokens are chosen by a threshold, by three ways to compute it. Prints
-JSON, one object a line.
+"""Measures a step whose tokens are chosen by a threshold, by three ways to compute it.
+
+Prints JSON, one object a line.
 
     python benches/thresholds.py step CORPUS --shape 576x49k --student gpt2.json.gz \\
         --eos "<|endoftext|>" --teacher qwen2.5.json.gz
@@ -44,23 +45,23 @@ from vocagno.models import head
 from vocagno.models.losses import IGNORED
 
 SHARES = (0.70, 0.98)
-"""Of the predicted tokens: how many are to be trained on."""
+"""The shares of the predicted tokens that are to be trained on."""
 
 BATCHES = 8
-"""Of which the thresholds are quantiles."""
+"""The number of batches of whose excess losses the thresholds are quantiles."""
 
 CHECKED_ROWS = 48
 """Tokens of a chunk while gradients are checked, so that there are several chunks."""
 
 
 class Rule(NamedTuple):
-    """What keeps a share of the tokens."""
+    """A threshold, and a quota, that keep the same share of the tokens."""
 
     share: float
     threshold: float
-    """In nats a token of a group."""
+    """The least excess loss of a group that is kept, in nats a token."""
     quota: float
-    """Of the tokens that compete."""
+    """The share of the competing tokens that is kept."""
 
 
 @contextmanager
@@ -80,7 +81,7 @@ def a_row_at_a_time() -> Iterator[None]:
 def cross_entropy_of_rows(
     self: TokenSelection, hidden_BTH: Tensor, model_head: head.Head, batch: GuidedBatch
 ) -> tuple[Tensor, TokenMetrics]:
-    """As `Method.cross_entropy`, with chunks that are rows."""
+    """Computes `Method.cross_entropy` with rows as chunks, so that each is ranked by itself."""
     labels_BT = batch.labels_BT
     num_tokens = labels_BT.shape[1]
     ends = range(num_tokens, labels_BT.numel() + 1, num_tokens)
@@ -119,20 +120,21 @@ class ThresholdSteps(Steps):
         self.kept: dict[str, list[Tensor]] = defaultdict(list)
 
     def rules(self) -> list[Rule]:
-        """For each share, from the first batches."""
+        """Finds the rule of each share from the first batches."""
         excess, included, predicted = [], 0, 0
         for _ in range(BATCHES):
-            of_batch, more, asked = self._excess()
+            of_batch, num_included, num_predicted = self._excess()
             excess.append(of_batch)
-            included, predicted = included + more, predicted + asked
+            included, predicted = included + num_included, predicted + num_predicted
         together = np.sort(np.concatenate(excess))
         return [rule(share, together, included, predicted) for share in SHARES]
 
     @torch.no_grad()
     def _excess(self) -> tuple[NDArray[np.float32], int, int]:
-        """Of the tokens that compete; how many others are kept; and how many are predicted."""
+        """Returns the excess losses of the competing tokens of the next batch, how many others are
+        kept, and how many are predicted."""
         batch = self.batch("any")
-        output, predicted = self.passed("any", batch=batch)
+        output, predicted = self.forward("any", batch=batch)
         tensors = batch.inputs()
         nll_BT = group_means(output.nll_BT.cpu(), tensors["groups"])
         excess_BT = excess_loss(nll_BT, tensors["teacher_loss"])
@@ -141,8 +143,8 @@ class ThresholdSteps(Steps):
         return excess, predicted - len(excess), predicted
 
     def ways(self, rules: list[Rule]) -> dict[str, Callable[[], Tensor]]:
-        """As `kinds`, of each way to keep each share."""
-        found: dict[str, Callable[[], Tensor]] = {}
+        """Returns the loss of each way to keep each share, by its name."""
+        losses: dict[str, Callable[[], Tensor]] = {}
         for share, threshold, quota in rules:
             fixed = GuidanceConfig(unit="group", top_fraction=None, max_threshold=threshold)
             for way, under in WAYS.items():
@@ -151,20 +153,21 @@ class ThresholdSteps(Steps):
                 self.add(
                     name, GuidanceConfig(unit="group", top_fraction=quota) if is_quota else fixed
                 )
-                found[name] = partial(self._under, under, name)
-        return found
+                losses[name] = partial(self._under, under, name)
+        return losses
 
     def _under(self, way: Callable[[], AbstractContextManager[None]], name: str) -> Tensor:
         with way():
-            output, predicted = self.passed(name)
+            output, predicted = self.forward(name)
         self.kept[name].append(LossSums(*output.sums).kept / predicted)
         return output.loss / predicted
 
     def differences(self, rules: list[Rule]) -> dict[str, float]:
-        """Of the gradients of each way from those of all logits; SystemExit if one is large."""
+        """Compares the gradients of each way with those of all logits. Raises: SystemExit if they
+        differ."""
         with patch.object(head, "chunk_rows", lambda *_: CHECKED_ROWS):
             return {
-                name: training.judged(name, self.check(name, WAYS[way]))
+                name: training.require_small(name, self.check(name, WAYS[way]))
                 for share, *_ in rules
                 for way in WAYS
                 for name in [name_of(way, share)]
@@ -172,7 +175,7 @@ class ThresholdSteps(Steps):
 
 
 def rule(share: float, excess: NDArray[np.float32], included: int, predicted: int) -> Rule:
-    """What keeps this share of the predicted tokens, `included` of which are kept anyway.
+    """Finds the rule that keeps this share of the predicted tokens. `included` are kept anyway.
 
     Args:
         excess: of the tokens that compete, rising. The threshold lies between two of them.
@@ -224,8 +227,8 @@ def step(options: argparse.Namespace) -> Iterator[dict]:
 
 
 def _peak(options: argparse.Namespace, kind: str, rules: list[Rule]) -> float:
-    given = [part for one in rules for part in ("--rule", *(f"{n:.9f}" for n in one))]
-    return training.peak_of_a_process(__file__, options, kind, *given)
+    words = [word for numbers in rules for word in ("--rule", *(f"{n:.9f}" for n in numbers))]
+    return training.peak_of_a_process(__file__, options, kind, *words)
 
 
 def memory(options: argparse.Namespace) -> dict:
@@ -241,9 +244,9 @@ def everything(options: argparse.Namespace) -> Iterator[dict]:
 
 
 def main() -> None:
-    parser, found = training.commands(__doc__.splitlines()[0], step, memory, everything)
-    found["memory"].add_argument("--kind", required=True)
-    found["memory"].add_argument(
+    parser, commands = training.commands(__doc__.splitlines()[0], step, memory, everything)
+    commands["memory"].add_argument("--kind", required=True)
+    commands["memory"].add_argument(
         "--rule",
         type=float,
         nargs=3,

@@ -1,4 +1,6 @@
-"""What a guided step costs compared with a naive one. Each prints JSON, one object a line.
+"""Measures what a guided step costs compared with a naive one.
+
+Each command prints JSON, one object a line.
 
     python benches/training.py step CORPUS --shape 576x49k --student gpt2.json.gz \\
         --eos "<|endoftext|>" --teacher qwen2.5.json.gz
@@ -36,13 +38,14 @@ CASES = [*((shape, "fp32") for shape in PAIRS), ("576x49k", "bf16")]
 """Shapes and precisions of `all`."""
 
 LARGEST_DIFFERENCE = 1e-4
-"""Between a gradient and that of all logits, relative to its norm."""
+"""The largest difference of a gradient from that of all logits, relative to its norm, of steps that
+are timed."""
 
 
 def step(options: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         steps = Steps(options, Path(folder))
-        difference = judged("guided", steps.check("guided"))
+        difference = require_small("guided", steps.check("guided"))
         seconds = steps.seconds(steps.kinds(), options.repeats)
         rival = steps.rival(seconds)
         collating = _collating(steps, options.repeats, "naive", "guided")
@@ -70,7 +73,7 @@ def matching(options: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         steps = Steps(options, Path(folder))
         steps.add_matching()
-        difference = {kind: judged(kind, steps.check(kind)) for kind in MATCHING}
+        difference = {kind: require_small(kind, steps.check(kind)) for kind in MATCHING}
         losses = {kind: steps.kinds()[kind] for kind in kinds}
         seconds = steps.seconds(losses, options.repeats)
         collating = _collating(steps, options.repeats, "naive", *MATCHING)
@@ -89,15 +92,16 @@ def matching(options: argparse.Namespace) -> dict:
     }
 
 
-def judged(kind: str, difference: float) -> float:
-    """The same; raises SystemExit if it is too large to time such steps."""
+def require_small(kind: str, difference: float) -> float:
+    """Returns a gradient's difference. Raises: SystemExit if it is so large that the steps compute
+    something else, whose time would say nothing."""
     if not difference <= LARGEST_DIFFERENCE:
         raise SystemExit(f"{kind}: the gradient differs from that of all logits by {difference}")
     return difference
 
 
 def measured_case(options: argparse.Namespace) -> dict[str, Any]:
-    """What a line of results says of the shape."""
+    """Returns the part of a line of results that describes the shape."""
     return {
         "shape": options.shape,
         "layers": SHAPES[options.shape]["num_hidden_layers"],
@@ -109,17 +113,20 @@ def measured_case(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _collating(steps: Steps, repeats: int, *kinds: str) -> dict[str, float]:
-    found = {}
+    seconds = {}
     for kind in kinds:
         began = time.perf_counter()
         for _ in range(repeats):
             steps.batch(kind)
-        found[kind] = round((time.perf_counter() - began) / repeats, 4)
-    return found
+        seconds[kind] = round((time.perf_counter() - began) / repeats, 4)
+    return seconds
 
 
-def peak_of_a_process(script: str, options: argparse.Namespace, kind: str, *more: object) -> float:
-    """The peak in MB of a process that runs `script memory`, with `more` options."""
+def peak_of_a_process(script: str, options: argparse.Namespace, kind: str, *extra: object) -> float:
+    """The peak in MB of a process that runs `script memory`, with `extra` options.
+
+    A process of its own for each kind: the peak of a process never falls.
+    """
     arguments = [
         "memory",
         options.corpus,
@@ -139,7 +146,7 @@ def peak_of_a_process(script: str, options: argparse.Namespace, kind: str, *more
         options.precision,
         "--kind",
         kind,
-        *more,
+        *extra,
     ]
     command = [sys.executable, script, *map(str, arguments)]
     result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
@@ -155,7 +162,8 @@ def memory(options: argparse.Namespace) -> dict:
 
 
 def peak(steps: Steps, kind: str, loss: Callable[[], torch.Tensor]) -> dict[str, Any]:
-    """Of this process, after two steps."""
+    """Measures the peak memory of this process over two steps: the second one has the optimizer's
+    state, which the first one makes."""
     for _ in range(2):
         steps.step(loss)
     if steps.device.type == "cuda":
@@ -184,10 +192,10 @@ def commands(
 ) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """A parser with a command for each function, `all` for `everything`; and those commands."""
     parser = argparse.ArgumentParser(description=description)
-    found, group = {}, parser.add_subparsers(required=True)
+    parsers, group = {}, parser.add_subparsers(required=True)
     for function in functions:
         name = "all" if function.__name__ == "everything" else function.__name__
-        command = found[name] = group.add_parser(name)
+        command = parsers[name] = group.add_parser(name)
         command.set_defaults(function=function)
         command.add_argument("corpus", type=Path)
         command.add_argument("--rows", type=int, default=2)
@@ -201,12 +209,12 @@ def commands(
         command.add_argument("--student", required=True)
         command.add_argument("--eos", required=True)
         command.add_argument("--teacher", required=True)
-    return parser, found
+    return parser, parsers
 
 
 def main() -> None:
-    parser, found = commands(__doc__.splitlines()[0], step, matching, memory, everything)
-    found["memory"].add_argument("--kind", default="guided")
+    parser, parsers = commands(__doc__.splitlines()[0], step, matching, memory, everything)
+    parsers["memory"].add_argument("--kind", default="guided")
     options = parser.parse_args()
     print_lines(options.function(options))
 

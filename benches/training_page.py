@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def steps(lines: list[dict]) -> Iterator[str]:
-    found = [line for line in lines if line["what"] == "step"]
+    results = [line for line in lines if line["what"] == "step"]
     yield from tables.head(
         "student",
         "device, precision",
@@ -39,7 +39,7 @@ def steps(lines: list[dict]) -> Iterator[str]:
         "tokens/s: guided, `cpt`, dense, torch's chunked op",
         "peak memory over that rival",
     )
-    for line in found:
+    for line in results:
         speed = line["tokens_per_second"]
         yield tables.row(
             f"{line['shape']}, {line['layers']} layers",
@@ -50,12 +50,12 @@ def steps(lines: list[dict]) -> Iterator[str]:
             f"{line['memory_ratio']:.2f}",
         )
     yield ""
-    yield measured(found[0])
+    yield measured_on(results[0])
 
 
 def matching(lines: list[dict]) -> Iterator[str]:
-    found = [line for line in lines if line["what"] == "matching"]
-    kinds = list(found[0]["ratio_to_cpt"])
+    results = [line for line in lines if line["what"] == "matching"]
+    kinds = list(results[0]["ratio_to_cpt"])
     yield from tables.head(
         "student",
         "device, precision, threads",
@@ -63,7 +63,7 @@ def matching(lines: list[dict]) -> Iterator[str]:
         *(f"memory: `{kind}`" for kind in kinds),
         f"seconds: `cpt`, {', '.join(f'`{kind}`' for kind in kinds)}",
     )
-    for line in found:
+    for line in results:
         yield tables.row(
             f"{line['shape']}, {line['layers']} layers",
             f"{line['device']}, {line['precision']}, {line['threads']}",
@@ -72,15 +72,15 @@ def matching(lines: list[dict]) -> Iterator[str]:
             ", ".join(f"{line['seconds'][kind]:.2f}" for kind in ("cpt", *kinds)),
         )
     yield ""
-    yield measured(found[0])
+    yield measured_on(results[0])
 
 
 def thresholds(lines: list[dict]) -> Iterator[str]:
-    found = [line for line in lines if line["what"] == "thresholds"]
-    if not found:
+    results = [line for line in lines if line["what"] == "thresholds"]
+    if not results:
         yield "Not measured yet."
         return
-    ways = list(found[0]["ratio"])
+    ways = list(results[0]["ratio"])
     yield from tables.head(
         "student",
         "device, precision",
@@ -90,7 +90,7 @@ def thresholds(lines: list[dict]) -> Iterator[str]:
         "peak memory over that rival",
         f"seconds: {', '.join(ways)}, `cpt`, that rival",
     )
-    for line in found:
+    for line in results:
         seconds, rival = line["seconds"], line["rival"]
         kept = (f"{line['kept'][way]:.1%}" for way in ways)
         yield tables.row(
@@ -103,12 +103,12 @@ def thresholds(lines: list[dict]) -> Iterator[str]:
             ", ".join(f"{seconds[kind]:.2f}" for kind in (*ways, "cpt", rival)),
         )
     yield ""
-    yield measured(found[0])
+    yield measured_on(results[0])
 
 
 def live(lines: list[dict]) -> Iterator[str]:
-    found = [line for line in lines if line["what"] == "live"]
-    contexts = list(found[-1]["by_tokens_before"])
+    results = [line for line in lines if line["what"] == "live"]
+    contexts = list(results[-1]["by_tokens_before"])
     yield from tables.head(
         "row",
         "mean loss, stored",
@@ -116,7 +116,7 @@ def live(lines: list[dict]) -> Iterator[str]:
         "mean of the absolute difference",
         *map("of {}".format, _ranges(contexts)),
     )
-    for line in found:
+    for line in results:
         by_context = line["by_tokens_before"]
         cells = [f"{by_context[c]:.3f}" if c in by_context else "" for c in contexts]
         yield tables.row(
@@ -127,7 +127,7 @@ def live(lines: list[dict]) -> Iterator[str]:
             *cells,
         )
     yield ""
-    yield f"{found[0]['tokens']:,} tokens. " + measured(found[0])
+    yield f"{results[0]['tokens']:,} tokens. " + measured_on(results[0])
 
 
 def _ranges(contexts: list[str]) -> Iterator[str]:
@@ -137,7 +137,7 @@ def _ranges(contexts: list[str]) -> Iterator[str]:
         yield f"{first:,} or more" if after is None else f"{first:,} to {after - 1:,}"
 
 
-def measured(line: dict) -> str:
+def measured_on(line: dict) -> str:
     cores = "one core" if line["cores"] == 1 else f"{line['cores']} cores"
     return (
         f"Measured {line['date']} on {cores} of an {line['processor']}, Python "

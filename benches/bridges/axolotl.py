@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from bridges.comparison import LENGTH, ROWS, Run, report
-from bridges.trainers import OPTIONS, Recording, of_batches, of_trainer, permuted, tiny_model
+from bridges.trainers import OPTIONS, Recording, of_batches, of_trainer, permute, tiny_model
 
 
 def recording(tokenizer: Any, **options: Any) -> Recording:
@@ -38,7 +38,7 @@ class Watched(GuidedPlugin):
         made = super().load_datasets(cfg, preprocess)
         if not Watched.is_permuted:
             return made
-        return replace(made, train_dataset=permuted(made.train_dataset))
+        return replace(made, train_dataset=permute(made.train_dataset))
 
     def get_collator_cls_and_kwargs(self, cfg: Any, is_eval: bool = False) -> Any:
         return recording, {}
@@ -47,7 +47,7 @@ class Watched(GuidedPlugin):
         Watched.trainer = trainer
 
 
-def trained(material: Path, start: Path, is_permuted: bool) -> tuple[Run, list[dict[str, Tensor]]]:
+def train(material: Path, start: Path, is_permuted: bool) -> tuple[Run, list[dict[str, Tensor]]]:
     Watched.is_permuted = is_permuted
     with tempfile.TemporaryDirectory() as folder:
         options = {
@@ -79,14 +79,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as start:
         model.save_pretrained(start)
         AutoTokenizer.from_pretrained(material / "student").save_pretrained(start)
-        theirs, batches = trained(material, Path(start), False)
-        others, _ = trained(material, Path(start), True)
+        bridge, batches = train(material, Path(start), False)
+        control, _ = train(material, Path(start), True)
 
     report(
         "axolotl",
-        theirs,
+        bridge,
         of_batches(model, batches),
-        others[0],
+        control[0],
         compared="`do_train` with the plugin of the example, columns; the logged losses",
         differs="",
     )

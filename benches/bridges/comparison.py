@@ -1,4 +1,7 @@
-"""What all bridges share: rows of the token file, a plain loop, and the line of a result.
+"""The common part of all bridges: rows of the token file, a plain loop, and the line of a result.
+
+A bridge trains by another trainer with what vocagno baked, and by a plain loop on the same rows.
+Equal losses and weights show that the trainer applies each weight to its token.
 
 B: rows of a step, T: tokens of a row, S: steps, V: vocabulary, K: candidates of a token.
 """
@@ -27,9 +30,9 @@ VOCABULARY, CANDIDATES = 1_024, 4
 LEARNING_RATE, MAX_NORM = 1e-3, 1.0
 ADAMW = {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.0}
 TOLERANCE = 1e-5
-"""Of a loss, in nats, in float32."""
+"""The largest difference of equal losses, in nats, in float32."""
 WEIGHT_TOLERANCE = 1e-4
-"""Of a weight of the model, a tenth of what one step of AdamW changes."""
+"""The largest difference of equal weights of a model: a tenth of what a step of AdamW changes."""
 
 Run = tuple[list[float], dict[str, Tensor]]
 """The loss of each step, and the weights of the model at the end."""
@@ -50,27 +53,28 @@ class Rows:
 
     @classmethod
     def read(cls, tokens: Path) -> "Rows":
-        """Of a `.npy`, and of the streams in `NAME.baked` next to it."""
+        """Reads a `.npy`, and the streams in `NAME.baked` next to it."""
         baked, count = BakedLosses(tokens.with_suffix(".baked")), STEPS * ROWS * (LENGTH + 1)
         baked.check(tokens, whole=True)
         ids = torch.from_numpy(np.load(tokens)[:count].astype(np.int64))
         weights = torch.from_numpy(baked.weights[:count] / np.float32(255))
         if not 0.1 < weights.mean() < 0.9:
+            # All weights alike would make any order of them right.
             raise ValueError(f"{tokens}: weights of mean {weights.mean():.2f} choose nothing")
-        given = np.array(baked.candidates[:count]), baked.candidate_mass[:count].astype(np.float32)
-        shape = STEPS, ROWS, LENGTH + 1
+        buckets, mass = np.array(baked.candidates[:count]), baked.candidate_mass[:count]
+        shape, arrays = (STEPS, ROWS, LENGTH + 1), (buckets, mass.astype(np.float32))
         return cls(
             *(
-                one.view(*shape, *one.shape[1:])
-                for one in (ids, weights, *map(torch.from_numpy, given))
+                values.view(*shape, *values.shape[1:])
+                for values in (ids, weights, *map(torch.from_numpy, arrays))
             )
         )
 
-    def permuted(self) -> "Rows":
-        """The same tokens under the weights and candidates of others."""
+    def permute(self) -> "Rows":
+        """Gives the tokens the weights and candidates of others: the control, which must differ."""
         order = torch.from_numpy(np.random.default_rng(0).permutation(self.weights_SBT.numel()))
-        given = self.weights_SBT, self.buckets_SBTK, self.mass_SBTK
-        return Rows(self.ids_SBT, *(one.flatten(0, 2)[order].view_as(one) for one in given))
+        streams = self.weights_SBT, self.buckets_SBTK, self.mass_SBTK
+        return Rows(self.ids_SBT, *(part.flatten(0, 2)[order].view_as(part) for part in streams))
 
     def labels(self) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
         """Inputs, labels and the weights of the labels for each step, (B, LENGTH) each."""
@@ -84,9 +88,9 @@ class Rows:
 
 
 def bake(folder: Path, tokens: str, *options: str) -> None:
-    """The streams of a token file of a folder of material, in `NAME.baked`, by the command.
+    """Makes the streams of a token file in `NAME.baked`, by the command.
 
-    It is that of the project's environment: a trainer's own need only read what is baked.
+    The command is that of the project's environment: a trainer's own need only read what is baked.
     """
     command = ["vocagno", "bake", str(folder / tokens), "--weights", *options]
     command += ["--teacher_tokenizer", str(folder / "teacher"), "--cache", str(folder / "cache")]
@@ -109,8 +113,11 @@ def distilled_mean(
     mass_BTK: Tensor,
     bucket_of_V: Tensor,
 ) -> Tensor:
-    """The same of (1 - l) CE + l H(P, Q), l = 1 / 2 where there are buckets, else 0. P, Q: teacher
-    and student over the buckets and all other ids. `bucket_of_V`: of each id, -1: none."""
+    """The weighted losses (1 - l) CE + l H(P, Q) over the number of predicted tokens. l is 1 / 2
+    where there are buckets, else 0. P and Q are teacher and student over buckets and all other ids.
+
+    Args: bucket_of_V: the bucket of each id; -1 for none.
+    """
     log_p_BTV = logits_BTV.float().log_softmax(-1)
     nll_BT = -log_p_BTV.gather(-1, labels_BT[..., None])[..., 0]
     count = int(bucket_of_V.max()) + 1
@@ -130,9 +137,9 @@ def distilled_mean(
 def plain_loop(
     model: torch.nn.Module, losses: Iterable[Callable[[], Tensor]], *, clip: bool = True
 ) -> Run:
-    """AdamW over the losses of the steps, with nothing of the trainer but its model."""
+    """Takes AdamW steps on the losses, with nothing of the trainer but its model."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, **ADAMW)
-    found = []
+    losses = []
     for compute in losses:
         optimizer.zero_grad()
         loss = compute()
@@ -140,45 +147,46 @@ def plain_loop(
         if clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
         optimizer.step()
-        found.append(loss.item())
-    return found, dict(model.state_dict())
+        losses.append(loss.item())
+    return losses, dict(model.state_dict())
 
 
 def bucket_of_ids(table: Any) -> Tensor:
-    """The bucket of each of the student's ids, -1 for none. Args: of `BakedLosses.buckets()`."""
+    """The bucket of each of the student's ids; -1 for none.
+    Args: table: `BakedLosses.buckets()`."""
     bucket_of_V = torch.full((VOCABULARY,), -1)
     bucket_of_V[table.members] = torch.repeat_interleave(table.begins.diff())
     return bucket_of_V
 
 
 def of_rows(model: torch.nn.Module, rows: Rows, table: Any = None) -> Run:
-    """The plain loop on rows, of a model that returns logits; with `BakedLosses.buckets()`, towards
-    their candidates, too."""
+    """Runs the plain loop on rows with a model that returns logits. Args: table: the buckets of the
+    candidates, if the model is also to learn these."""
     steps = rows.labels()
     if table is None:
         losses = (lambda s=s: weighted_mean(model(s[0]), s[1], s[2]) for s in steps)
         return plain_loop(model, losses)
-    bucket_of_V, given = bucket_of_ids(table), zip(steps, rows.candidates(), strict=True)
+    bucket_of_V, pairs = bucket_of_ids(table), zip(steps, rows.candidates(), strict=True)
     losses = (
-        lambda s=s, c=c: distilled_mean(model(s[0]), s[1], s[2], *c, bucket_of_V) for s, c in given
+        lambda s=s, c=c: distilled_mean(model(s[0]), s[1], s[2], *c, bucket_of_V) for s, c in pairs
     )
     return plain_loop(model, losses)
 
 
-def report(package: str, theirs: Run, ours: Run, permuted: list[float], **words: Any) -> None:
-    """Prints the line of a result: `theirs` is the trainer's run, `permuted` its losses under the
+def report(package: str, bridge: Run, plain: Run, permuted: list[float], **words: Any) -> None:
+    """Prints the line of a result: `bridge` is the trainer's run, `permuted` its losses under the
     weights of other tokens.
 
     Raises: SystemExit, after the line, for a difference over the tolerance, or for none under
         permuted weights.
     """
-    if any(theirs[1][name].data_ptr() == value.data_ptr() for name, value in ours[1].items()):
+    if any(bridge[1][name].data_ptr() == value.data_ptr() for name, value in plain[1].items()):
         raise ValueError(f"{package}: both runs trained one model; give each its own copy")
-    if theirs[1].keys() != ours[1].keys():
+    if bridge[1].keys() != plain[1].keys():
         raise ValueError(f"{package}: the runs have different weights")
-    loss = largest(theirs[0], ours[0])
-    weight = float(np.max([largest(theirs[1][name], value) for name, value in ours[1].items()]))
-    control = largest(permuted, ours[0])
+    loss = largest(bridge[0], plain[0])
+    weight = float(np.max([largest(bridge[1][name], value) for name, value in plain[1].items()]))
+    control = largest(permuted, plain[0])
     is_same = loss <= TOLERANCE and weight <= WEIGHT_TOLERANCE and control > 100 * TOLERANCE
     line = words | {
         "largest_difference": loss,
@@ -205,8 +213,8 @@ def print_line(package: str, version: str, **fields: Any) -> None:
 
 
 def largest(left: Any, right: Any) -> float:
-    """The largest absolute difference; of other lengths an error."""
-    left, right = (torch.as_tensor(one, dtype=torch.float64) for one in (left, right))
+    """The largest absolute difference. Raises: ValueError for other or empty shapes."""
+    left, right = (torch.as_tensor(side, dtype=torch.float64) for side in (left, right))
     if left.shape != right.shape or not left.numel():
         raise ValueError(f"{tuple(left.shape)} and {tuple(right.shape)} are not comparable")
     return float((left - right).abs().max())

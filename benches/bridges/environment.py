@@ -1,4 +1,4 @@
-"""A virtual environment of a bridge, which borrows torch from the one that runs this.
+"""Makes a virtual environment for a bridge, which borrows torch from the one that runs this.
 
 PYTHONPATH=benches python -m bridges.environment FOLDER REQUIREMENT ... [--no-deps REQUIREMENT ...]
 
@@ -19,28 +19,26 @@ BORROWED = "torch", "numpy"
 
 def closure(names: tuple[str, ...]) -> dict[str, Distribution]:
     """These distributions and all that they require."""
-    found: dict[str, Distribution] = {}
+    distributions: dict[str, Distribution] = {}
     waiting = list(map(Requirement, names))
     while waiting:
-        asked = waiting.pop()
-        if (key := str(asked)) not in found:
-            found[key] = distribution(asked.name)
-            extras = [{"extra": extra} for extra in ("", *asked.extras)]
-            wanted = map(Requirement, found[key].requires or [])
-            waiting += [
-                one for one in wanted if not one.marker or any(map(one.marker.evaluate, extras))
-            ]
-    return found
+        requirement = waiting.pop()
+        if (key := str(requirement)) not in distributions:
+            distributions[key] = distribution(requirement.name)
+            extras = [{"extra": extra} for extra in ("", *requirement.extras)]
+            further = map(Requirement, distributions[key].requires or [])
+            waiting += [r for r in further if not r.marker or any(map(r.marker.evaluate, extras))]
+    return distributions
 
 
 def link(folder: Path) -> None:
-    """Links to the packages, and to what says that they are installed."""
+    """Links to the packages, and to the metadata that says that they are installed."""
     folder.mkdir()
-    for one in closure(BORROWED).values():
-        tops = {file.parts[0] for file in one.files or []} - {"..", "__pycache__"}
+    for package in closure(BORROWED).values():
+        tops = {file.parts[0] for file in package.files or []} - {"..", "__pycache__"}
         for top in tops:
             if not (folder / top).exists():
-                (folder / top).symlink_to(one.locate_file(top))
+                (folder / top).symlink_to(package.locate_file(top))
 
 
 def main() -> None:

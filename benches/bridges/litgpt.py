@@ -64,17 +64,17 @@ class GuidedRows(IterableDataset):
     """The batches of the token file, in its order; the DataLoader has no workers."""
 
     head: nn.Linear
-    """Of the model that trains."""
+    """The head of the model that trains."""
 
     def __init__(self, rows: Rows, table: BucketTable) -> None:
         self.rows, self.table = rows, table
-        self.given: dict[str, Tensor] = {}
+        self.streams: dict[str, Tensor] = {}
 
     def __iter__(self) -> Iterator[Tensor]:
         rows = self.rows
-        given = zip(rows.ids_SBT, rows.labels(), rows.candidates(), strict=True)
-        for ids_BT, (*_, weights_BT), (bucket_BTK, mass_BTK) in given:
-            self.given = {
+        steps = zip(rows.ids_SBT, rows.labels(), rows.candidates(), strict=True)
+        for ids_BT, (*_, weights_BT), (bucket_BTK, mass_BTK) in steps:
+            self.streams = {
                 "weight": weights_BT,
                 "candidates": bucket_BTK,
                 "candidate_mass": mass_BTK,
@@ -88,8 +88,8 @@ class GuidedRows(IterableDataset):
             return ITS_LOSS(states @ weight.detach().to(states.device).T, targets, **options)
         # Candidates everywhere: the teacher's losses decide nothing.
         unread = torch.zeros(targets.shape)
-        given = GuidanceTensors(teacher_loss=unread, buckets=self.table, **self.given)
-        loss, _ = selective_cross_entropy(states, weight, targets, given, DISTILL, reduction="mean")
+        batch = GuidanceTensors(teacher_loss=unread, buckets=self.table, **self.streams)
+        loss, _ = selective_cross_entropy(states, weight, targets, batch, DISTILL, reduction="mean")
         return loss
 
 
@@ -108,7 +108,7 @@ class Data(DataModule):
         return DataLoader(self.dataset.rows.ids_SBT, batch_size=None)
 
 
-def trained(config: Config, start: Path, rows: Rows, table: BucketTable) -> Run:
+def train(config: Config, start: Path, rows: Rows, table: BucketTable) -> Run:
     dataset = GuidedRows(rows, table)
     pretrain.GPT, pretrain.chunked_cross_entropy = GuidedGPT, dataset.loss
     with tempfile.TemporaryDirectory() as name, redirect_stdout(sys.stderr):
@@ -166,12 +166,12 @@ def main() -> None:
     model = GPT(config)
     with tempfile.TemporaryDirectory() as start:
         torch.save(model.state_dict(), Path(start) / "lit_model.pth")
-        theirs, (permuted, _) = (
-            trained(config, Path(start), r, table) for r in (rows, rows.permuted())
+        bridge, (permuted, _) = (
+            train(config, Path(start), r, table) for r in (rows, rows.permute())
         )
     report(
         "litgpt",
-        theirs,
+        bridge,
         of_rows(model, rows, table),
         permuted,
         compared="`litgpt.pretrain.setup` with a compiled model, weights and `distill`; the "

@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def write_drawn_scores(folder: Path, teacher: TokenSpans, texts: list[str]) -> None:
-    draw, tokens, found = np.random.default_rng(0), teacher.encode(texts), []
+    draw, tokens, scores = np.random.default_rng(0), teacher.encode(texts), []
     for index in range(len(texts)):
         spans = tokens.spans[tokens.text(index)]
         nll = draw.gamma(0.5, 12, len(spans))
@@ -49,10 +49,10 @@ def write_drawn_scores(folder: Path, teacher: TokenSpans, texts: list[str]) -> N
         drawn = np.stack([draw.permutation(teacher.vocabulary_size) for _ in spans])
         log_p = np.log(draw.dirichlet(np.ones(CANDIDATES + 1), len(spans)))
         real = tokens.ids[tokens.text(index)]
-        given = drawn[:, :CANDIDATES], log_p[:, :-1], teacher.vocabulary_size
-        found.append(DocumentScores(spans, nll, candidates=Candidates.of(real, *given)))
+        likely = drawn[:, :CANDIDATES], log_p[:, :-1], teacher.vocabulary_size
+        scores.append(DocumentScores(spans, nll, candidates=Candidates.of(real, *likely)))
     made_from = {"teacher": "drawn", "candidates": CANDIDATES, "tokenizer": teacher.fingerprint}
-    write_scores(folder / "drawn.arrow", list(map(text_hash, texts)), found, made_from)
+    write_scores(folder / "drawn.arrow", list(map(text_hash, texts)), scores, made_from)
     finish_store(folder, ["drawn"], SCORES)
 
 

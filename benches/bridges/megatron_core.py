@@ -109,26 +109,26 @@ def gpt() -> GPTModel:
 
 
 def forward_step(iterator: Iterator[dict[str, Tensor]], model: Any) -> Any:
-    """As that of pretrain_gpt.py, with the weights of the batch."""
+    """Does what pretrain_gpt.py does, with the weights of the batch."""
     b = next(iterator)
     output = model(b["tokens"], b["position_ids"], b["attention_mask"], labels=b["labels"])
     return output, partial(loss_func, b["loss_mask"], token_weights=b["token_weights"])
 
 
 def distilling(table: BucketTable) -> Any:
-    """As `forward_step`, of logits, with weights and candidates of the batch."""
+    """Makes a `forward_step` on logits, with weights and candidates of the batch."""
 
     def step(iterator: Iterator[dict[str, Tensor]], model: Any) -> Any:
         b = next(iterator)
         logits = model(b["tokens"], b["position_ids"], b["attention_mask"])
-        given = {name: b[name] for name in ("labels", "candidates", "candidate_mass")}
-        given |= {"weights": b["token_weights"], "buckets": table}
-        return logits, partial(distill_loss_func, b["loss_mask"], **given)
+        columns = {name: b[name] for name in ("labels", "candidates", "candidate_mass")}
+        columns |= {"weights": b["token_weights"], "buckets": table}
+        return logits, partial(distill_loss_func, b["loss_mask"], **columns)
 
     return step
 
 
-def trained(found: list[dict[str, Tensor]], forward_step: Any) -> Run:
+def train(rows: list[dict[str, Tensor]], forward_step: Any) -> Run:
     model = gpt()
     parallel = DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)
     options = OptimizerConfig(
@@ -140,7 +140,7 @@ def trained(found: list[dict[str, Tensor]], forward_step: Any) -> Run:
         clip_grad=0.0,
     )
     optimizer = get_megatron_optimizer(options, [parallel])
-    run, batches, losses = get_forward_backward_func(), iter(DataLoader(found, ROWS)), []
+    run, batches, losses = get_forward_backward_func(), iter(DataLoader(rows, ROWS)), []
     for _ in range(STEPS):
         parallel.zero_grad_buffer()
         optimizer.zero_grad()
@@ -158,14 +158,14 @@ def trained(found: list[dict[str, Tensor]], forward_step: Any) -> Run:
     return losses, parameters(model)
 
 
-def joined(runs: list[Run]) -> Run:
-    """Several runs as one."""
-    weights = {f"{n}.{name}": one for n, run in enumerate(runs) for name, one in run[1].items()}
+def join(runs: list[Run]) -> Run:
+    """Joins several runs, so that one line compares all of them."""
+    weights = {f"{n}.{name}": part for n, run in enumerate(runs) for name, part in run[1].items()}
     return [loss for run in runs for loss in run[0]], weights
 
 
 def parameters(model: torch.nn.Module) -> dict[str, Tensor]:
-    return {name: one.detach() for name, one in model.named_parameters()}
+    return {name: weight.detach() for name, weight in model.named_parameters()}
 
 
 def main() -> None:
@@ -176,11 +176,11 @@ def main() -> None:
     places = [np.arange(*ends) for ends in pairwise(starts)]
     no_dropout = mock.Mock(fork=nullcontext)  # its random states are those of CUDA
     draws = mock.patch.object(tensor_parallel, "get_cuda_rng_tracker", return_value=no_dropout)
-    with tempfile.TemporaryDirectory() as name, one_process(), draws:
+    with tempfile.TemporaryDirectory() as temporary, one_process(), draws:
         parallel_state.initialize_model_parallel()
-        folder = Path(name)
-        for one in ("student", "teacher", "scores"):
-            (folder / one).symlink_to((material / one).absolute())
+        folder = Path(temporary)
+        for name in ("student", "teacher", "scores"):
+            (folder / name).symlink_to((material / name).absolute())
         prefix = write(folder / "corpus", documents, np.uint16)
         bake(folder, "corpus.bin")
         other = folder / "other"
@@ -195,12 +195,12 @@ def main() -> None:
         write_manifest(folder / "other.baked", {**changed, "samples": {}})
         baked = BakedLosses(f"{prefix}.baked")
         table = baked.buckets()
-        batches, others = (
-            samples(one, guided(GPTDataset, baked.bucket_key)) for one in (prefix, other)
+        batches, permuted_batches = (
+            samples(path, guided(GPTDataset, baked.bucket_key)) for path in (prefix, other)
         )
         steps = forward_step, distilling(table)
-        theirs, permuted = (
-            joined([trained(of, step) for step in steps]) for of in (batches, others)
+        bridge, permuted = (
+            join([train(of, step) for step in steps]) for of in (batches, permuted_batches)
         )
         streams = {
             "weights": torch.from_numpy(baked.weights / np.float32(255)),
@@ -216,21 +216,21 @@ def main() -> None:
         def loss(model: GPTModel, is_distilled: bool, step: int) -> Tensor:
             batch = default_collate(rows[step * ROWS : (step + 1) * ROWS])
             logits = model(batch["tokens"], batch["position_ids"], batch["attention_mask"])
-            given = logits, batch["labels"], batch["weights"]
+            arguments = logits, batch["labels"], batch["weights"]
             if is_distilled:
-                return distilled_mean(*given, batch["buckets"], batch["mass"], bucket_of_V)
-            return weighted_mean(*given)
+                return distilled_mean(*arguments, batch["buckets"], batch["mass"], bucket_of_V)
+            return weighted_mean(*arguments)
 
-        found = []
+        runs = []
         for is_distilled in (False, True):
             model = gpt()
             losses = (partial(loss, model, is_distilled, step) for step in range(STEPS))
-            found.append((plain_loop(model, losses, clip=False)[0], parameters(model)))
-        ours = joined(found)
+            runs.append((plain_loop(model, losses, clip=False)[0], parameters(model)))
+        plain = join(runs)
     report(
         "megatron-core",
-        theirs,
-        ours,
+        bridge,
+        plain,
         permuted[0],
         compared="`guided(GPTDataset)` from the builder, `GPTModel`, DDP, `forward_backward_func`, "
         "its optimizer, `loss_func` and `distill_loss_func` of the example; the reported `lm loss`",

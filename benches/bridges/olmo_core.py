@@ -65,17 +65,17 @@ class GuidedTrainModule(TransformerTrainModule):
             places = batch["index"][:, None] * WIDTH + torch.arange(WIDTH)
             if not torch.equal(self.tokens[places], batch["input_ids"]):
                 raise ValueError("a row's index is not its place in the token file")
-            given = [one[places] for one in self.streams]
-            self.seen.append((batch["input_ids"].clone(), *given))
+            values = [stream[places] for stream in self.streams]
+            self.seen.append((batch["input_ids"].clone(), *values))
         # The label of a token is the next one; the last of a row has none.
         labels = places.roll(-1, 1)
-        batch |= {name: one[labels] for name, one in zip(STREAMS, self.streams, strict=True)}
+        batch |= {name: stream[labels] for name, stream in zip(STREAMS, self.streams, strict=True)}
         super().train_batch(batch, dry_run)
 
     def model_forward(self, input_ids: Tensor, labels: Tensor | None = None, **options: Any) -> Any:
-        given = {name: options.pop(name) for name in STREAMS}
+        columns = {name: options.pop(name) for name in STREAMS}
         teacher = GuidanceTensors(
-            teacher_loss=torch.zeros(labels.shape), buckets=self.table, **given
+            teacher_loss=torch.zeros(labels.shape), buckets=self.table, **columns
         )
         output = super().model_forward(input_ids, labels, **options | {"return_logits": True})
         loss, _ = selective_cross_entropy(output.logits, None, labels, teacher, DISTILL)
@@ -92,7 +92,7 @@ class Recording(Callback):
             self.losses.append(metrics["train/CE loss"])
 
 
-def trained(
+def train(
     model: torch.nn.Module, tokens: Path, streams: list[Tensor], table: BucketTable
 ) -> tuple[Run, Rows]:
     with tempfile.TemporaryDirectory() as folder:
@@ -124,9 +124,9 @@ def trained(
             callbacks={"recording": recording},
         ).build(module, loader)
         trainer.fit()
-    found = deepcopy(module.model.state_dict())
+    weights = deepcopy(module.model.state_dict())
     model.load_state_dict(start)
-    return (recording.losses, found), Rows(*map(torch.stack, zip(*module.seen, strict=True)))
+    return (recording.losses, weights), Rows(*map(torch.stack, zip(*module.seen, strict=True)))
 
 
 def main() -> None:
@@ -144,11 +144,11 @@ def main() -> None:
         torch.from_numpy(baked.candidate_mass.astype(np.float32)),
     ]
     table, order = baked.buckets(), np.random.default_rng(0).permutation(len(baked))
-    theirs, rows = trained(models[0], tokens, streams, table)
-    permuted, _ = trained(models[1], tokens, [one[order] for one in streams], table)
+    bridge, rows = train(models[0], tokens, streams, table)
+    permuted, _ = train(models[1], tokens, [values[order] for values in streams], table)
     report(
         "ai2-olmo-core",
-        theirs,
+        bridge,
         of_rows(models[0], rows, table),
         permuted[0],
         compared="`Trainer.fit` with a `TransformerTrainModule`, rows by index, weights and "

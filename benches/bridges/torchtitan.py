@@ -72,8 +72,8 @@ class Loader(BaseDataLoader):
         self.rows = config.rows
 
     def __iter__(self) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-        given = zip(self.rows.labels(), self.rows.candidates(), strict=True)
-        for (inputs_BT, labels_BT, weights_BT), (bucket_BTK, mass_BTK) in given:
+        steps = zip(self.rows.labels(), self.rows.candidates(), strict=True)
+        for (inputs_BT, labels_BT, weights_BT), (bucket_BTK, mass_BTK) in steps:
             streams = {"weight": weights_BT, "candidates": bucket_BTK, "candidate_mass": mass_BTK}
             yield {"input": inputs_BT, **streams}, labels_BT
 
@@ -109,8 +109,8 @@ def tiny() -> ModelSpec:
     return spec
 
 
-def trained(rows: Rows, table: BucketTable, folder: str) -> tuple[Run, torch.nn.Module]:
-    """The run, and a plain model with the weights that it started from."""
+def train(rows: Rows, table: BucketTable, folder: str) -> tuple[Run, torch.nn.Module]:
+    """Trains. Returns the run, and a plain model with the weights that it started from."""
     config = Trainer.Config(
         model_spec=tiny(),
         dump_folder=folder,
@@ -139,14 +139,14 @@ def trained(rows: Rows, table: BucketTable, folder: str) -> tuple[Run, torch.nn.
     losses: list[float] = []
     trainer.metrics_processor.log = lambda step, loss, *_, **__: losses.append(loss)
     trainer.train()
-    found = whole(trainer.model_parts[0])
+    weights = whole(trainer.model_parts[0])
     trainer.close()
-    return (losses, found), plain
+    return (losses, weights), plain
 
 
 def whole(model: torch.nn.Module) -> dict[str, Tensor]:
-    """The weights, of all shards."""
-    return {name: one.full_tensor().clone() for name, one in model.state_dict().items()}
+    """The weights of a model, put together from all shards."""
+    return {name: part.full_tensor().clone() for name, part in model.state_dict().items()}
 
 
 def main() -> None:
@@ -158,12 +158,12 @@ def main() -> None:
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": 1, "RANK": 0}
     os.environ.update({name: str(value) for name, value in where.items()} | {"LOCAL_RANK": "0"})
     with tempfile.TemporaryDirectory() as folder:
-        theirs, plain = trained(rows, table, folder)
-        permuted, _ = trained(rows.permuted(), table, folder)
+        bridge, plain = train(rows, table, folder)
+        permuted, _ = train(rows.permute(), table, folder)
     torch.distributed.destroy_process_group()
     report(
         "torchtitan",
-        theirs,
+        bridge,
         of_rows(plain, rows, table),
         permuted[0],
         compared="`guided_trainer(Trainer)` of the example, weights and `distill`: its `train`, "

@@ -1,4 +1,4 @@
-"""What the bridges to heirs of `transformers.Trainer` share: the model, options, and batches."""
+"""The common part of bridges to heirs of `transformers.Trainer`: model, options and batches."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from bridges.comparison import (
 )
 
 NAMES = "input_ids", "labels", "weight"
-"""Of a batch: the arguments of the loss."""
+"""The columns of a batch that the loss takes."""
 OPTIONS: dict[str, Any] = {
     "max_steps": STEPS,
     "learning_rate": LEARNING_RATE,
@@ -50,8 +50,8 @@ def tiny_model() -> LlamaForCausalLM:
     )
 
 
-def permuted(columns: Dataset) -> Dataset:
-    """The weights of each row in another order."""
+def permute(columns: Dataset) -> Dataset:
+    """Gives each row its weights in another order: the control, whose losses must differ."""
     draw = np.random.default_rng(0)
     return columns.map(lambda row: {"weight": draw.permutation(row["weight"])})
 
@@ -70,13 +70,13 @@ class Recording:
 
 
 def of_trainer(trainer: Any) -> Run:
-    """The losses that a trainer has logged, and its weights."""
-    found = [line["loss"] for line in trainer.state.log_history if "loss" in line]
-    return found, dict(trainer.model.state_dict())
+    """Returns the losses that a trainer has logged, and its weights."""
+    losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    return losses, dict(trainer.model.state_dict())
 
 
 def of_batches(model: LlamaForCausalLM, batches: Sequence[dict[str, Tensor]]) -> Run:
-    """The plain loop on what a collator has made."""
+    """Runs the plain loop on what a collator has made."""
 
     def loss(input_ids: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
         return weighted_mean(model(input_ids).logits, labels, weight)

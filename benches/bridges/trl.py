@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
 from bridges.comparison import LENGTH, ROWS, Run, report
-from bridges.trainers import OPTIONS, Recording, of_batches, of_trainer, permuted, tiny_model
+from bridges.trainers import OPTIONS, Recording, of_batches, of_trainer, permute, tiny_model
 from vocagno.guidance import (
     DataCollatorWithTeacherLoss,
     GuidanceConfig,
@@ -32,7 +32,7 @@ class GuidedSFTTrainer(GuidedTrainer, SFTTrainer):
     """An SFTTrainer that trains on the tokens that the teacher chooses."""
 
 
-def trained(
+def train(
     model: torch.nn.Module, columns: Dataset, guidance: GuidanceConfig, tokenizer: Any
 ) -> tuple[Run, list[dict[str, Tensor]]]:
     recording = Recording(DataCollatorWithTeacherLoss(guidance))
@@ -68,13 +68,13 @@ def main() -> None:
     scores = ScoreStore(folder / "scores")
     columns = add_teacher_loss(texts, tokenizer, scores, guidance, max_length=LENGTH)
     model = tiny_model()
-    theirs, batches = trained(deepcopy(model), columns, guidance, tokenizer)
-    others, _ = trained(deepcopy(model), permuted(columns), guidance, tokenizer)
+    bridge, batches = train(deepcopy(model), columns, guidance, tokenizer)
+    control, _ = train(deepcopy(model), permute(columns), guidance, tokenizer)
     report(
         "trl",
-        theirs,
+        bridge,
         of_batches(model, batches),
-        others[0],
+        control[0],
         compared="`SFTTrainer` with `GuidedTrainer`, on its own batches; the logged losses",
         differs="",
     )

@@ -10,21 +10,21 @@ from bridges.comparison import print_line
 
 
 def releases(name: str) -> list[str]:
-    """What the registry has under this name, of whomever."""
+    """The releases that the registry has under this name, whoever published them."""
     command = [sys.executable, "-m", "pip", "index", "versions", "--pre", name]
-    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    (line,) = (one for one in said.splitlines() if one.startswith("Available versions: "))
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    (line,) = (row for row in output.splitlines() if row.startswith("Available versions: "))
     return line.partition(": ")[2].split(", ")
 
 
 def main() -> None:
     for package in sys.argv[1:]:
         name, _, release = package.partition("==")
-        found = releases(name)
-        if release in found:
+        published = releases(name)
+        if release in published:
             raise SystemExit(f"{package}: the registry has it; run it")
-        why = f"not run: the registry has no such release, only {', '.join(found)}"
-        print_line(name, release, outcome=why)
+        outcome = f"not run: the registry has no such release, only {', '.join(published)}"
+        print_line(name, release, outcome=outcome)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class Tiny(torch.nn.Module):
         return self.head(self.mixed(self.embedding(ids_BT))[0])
 
 
-def jagged(values_BT: Tensor) -> Tensor:
+def as_jagged(values_BT: Tensor) -> Tensor:
     return torch.nested.as_nested_tensor(list(values_BT), layout=torch.jagged)
 
 
@@ -51,16 +51,16 @@ def loss_of_verl(model: Tiny, ids_BT: Tensor, weights_BT: Tensor) -> Tensor:
     log_p_BT = log_p_BTV.gather(-1, ids_BT.roll(-1, 1)[..., None]).squeeze(-1)
     data = TensorDict(
         {
-            "loss_mask": jagged(weights_BT),
+            "loss_mask": as_jagged(weights_BT),
             "dp_size": 1,
             "batch_num_tokens": len(ids_BT) * LENGTH,
         },
         batch_size=[],
     )
-    return sft_loss(None, {"log_probs": jagged(log_p_BT)}, data)[0]
+    return sft_loss(None, {"log_probs": as_jagged(log_p_BT)}, data)[0]
 
 
-def trained(model: Tiny, rows: Rows) -> Run:
+def train(model: Tiny, rows: Rows) -> Run:
     steps = zip(rows.ids_SBT, rows.weights_SBT, strict=True)
     return plain_loop(model, (lambda s=s: loss_of_verl(model, *s) for s in steps))
 
@@ -80,8 +80,8 @@ def check_teacher(material: Path) -> None:
         """verl reads logprobs of the prompt, as its vLLM server answers."""
         asked.append(prompt_ids)
         drawn = np.log(np.random.default_rng(len(prompt_ids)).uniform(0.1, 1, len(prompt_ids)))
-        rows = [[float(one)] for one in [*drawn[1:], 0.0]]
-        ids = [[one] for one in [*prompt_ids[1:], 0]]
+        rows = [[float(log_p)] for log_p in [*drawn[1:], 0.0]]
+        ids = [[index] for index in [*prompt_ids[1:], 0]]
         return SimpleNamespace(extra_fields={"prompt_ids": ids, "prompt_logprobs": rows})
 
     manager = AsyncTeacherLLMServerManager.__new__(AsyncTeacherLLMServerManager)
@@ -103,8 +103,8 @@ def check_teacher(material: Path) -> None:
     of_teacher = TokenSpans(material / "teacher").encode([text_of(response)]).ids
     assert asked[0][-len(of_teacher) :] == of_teacher.tolist()
     drawn = np.log(np.random.default_rng(len(asked[0])).uniform(0.1, 1, len(asked[0])))
-    found, expected = rows[len(prompt) - 1 : -1].sum().item(), drawn[-len(of_teacher) :].sum()
-    assert np.isclose(found, expected, rtol=1e-5), (found, expected)
+    total, expected = rows[len(prompt) - 1 : -1].sum().item(), drawn[-len(of_teacher) :].sum()
+    assert np.isclose(total, expected, rtol=1e-5), (total, expected)
 
 
 def main() -> None:
@@ -113,11 +113,11 @@ def main() -> None:
     rows = Rows.read(material / "tokens.npy")
     torch.manual_seed(0)
     model = Tiny()
-    theirs = trained(deepcopy(model), rows)
-    permuted, _ = trained(deepcopy(model), rows.permuted())
+    bridge = train(deepcopy(model), rows)
+    permuted, _ = train(deepcopy(model), rows.permute())
     report(
         "verl",
-        theirs,
+        bridge,
         of_rows(model, rows),
         permuted,
         compared="`sft_loss` with weights as `loss_mask`, in a loop of ours, and "

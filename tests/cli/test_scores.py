@@ -48,6 +48,8 @@ def flip(path, fraction):
 
 
 def test_info_counts_as_numpy_does(tmp_path, cli):
+    """The command counts values of float16 instead of sorting losses; a value in the wrong bin or a
+    NaN that is counted shows next to NumPy."""
     rng = np.random.default_rng(0)
     store = tmp_path / "store"
     documents = []
@@ -149,6 +151,7 @@ def test_out_and_in_again_are_the_same_bytes(made, tmp_path, cli, monkeypatch):
 def test_a_document_is_shown_with_what_the_store_has(
     made, teacher_model, tmp_path, cli, monkeypatch
 ):
+    """Sees losses or candidates that are shown next to another token than theirs."""
     monkeypatch.setenv("COLUMNS", "50")  # only candidates are cut
     store, corpus = ScoreStore(made[0]), tmp_path / "c.jsonl"
     spans, has_candidates = TokenSpans(teacher_model), store.candidates > 0
@@ -291,6 +294,8 @@ def interrupted(function):
 
 
 def test_an_export_that_is_not_whole_is_refused(made, tmp_path, cli, monkeypatch):
+    """A file that is missing, truncated, a pointer or of another description leaves no store
+    behind."""
     monkeypatch.setattr("vocagno.integrations.scores_on_the_hub.SHARDS_PER_FILE", 3)
     store, _ = made
     parquet = tmp_path / "parquet"

@@ -47,6 +47,8 @@ def test_scores_that_did_not_begin_claim_nothing(corpus, tmp_path, teacher_model
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for one process there")
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_saves_and_twice_does_not(config, tmp_path, times):
+    """The first signal must not lose the steps since the last checkpoint, the second one must not
+    wait."""
     path = config(train={"steps": 2000, "log_every": 1, "checkpoint_every": 2000})
     command = [executable(), str(TRAIN), "--config", str(path)]
     process = subprocess.Popen(

@@ -307,6 +307,8 @@ def test_how_far_another_store_is_is_not_said(tmp_path, corpus, begun):
 
 @pytest.mark.slow
 def test_a_process_that_meets_another_continues_elsewhere(tmp_path, monkeypatch):
+    """Sees many processes that try the same locks one after the other, and an item that is lost or
+    made twice."""
     monkeypatch.setattr(shared_work, "_SPREAD", random.Random(1))
     names, made = [f"{number // 4}/item-{number}" for number in range(40)], []
 

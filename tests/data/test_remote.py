@@ -239,6 +239,8 @@ def test_missing_packages(monkeypatch):
 
 
 def test_damaged_objects(corpus, server, tmp_path):
+    """A damaged copy in the cache is fetched again; a damaged object is named, and no wrong row is
+    read."""
     make(corpus, STORE)
     before = server.objects("store")
     names = [f"shard-0000{number}.arrow" for number in (1, 3, 5)]
@@ -271,6 +273,8 @@ def test_damaged_objects(corpus, server, tmp_path):
 
 
 def test_the_cache_is_bounded(corpus, server, tmp_path, monkeypatch):
+    """Sees files beyond the bound, a file that was used last and is dropped first, and a shard that
+    is lost while it is open."""
     make(corpus, STORE)
     size = len(server.objects("store")["shard-00000.arrow"])
     fetched, get = [], Address.get

@@ -22,6 +22,8 @@ def report_of(path, monkeypatch):
 
 
 def test_a_rehearsal_measures_right_answers_only(tmp_path, monkeypatch):
+    """A wrong gradient, a wrong loss or a part that breaks down must neither get a time nor end
+    with status 0: figures of wrong answers look like figures."""
     one_test = "tests/end_to_end/test_gpu.py::test_chunks_are_those_of_the_cpu"
     monkeypatch.setattr(gpu, "TESTS", (one_test,))
     status, report = report_of(tmp_path / "gpu.json", monkeypatch)

@@ -100,6 +100,8 @@ def of_trl(tmp_path, student):
 
 @pytest.mark.parametrize("guidance", [GuidanceConfig(), GuidanceConfig(top_fraction=0.4)])
 def test_every_trainer_has_the_losses_of_our_own_rows(tmp_path, student, teacher, of_trl, guidance):
+    """Sees a trainer that shifts labels twice, drops columns, or divides the loss by another
+    count."""
     from transformers import TrainingArguments
 
     scores = ScoresInOrder(teacher.score(TEXTS))

@@ -87,6 +87,8 @@ class GPTDataset:
 
 
 def test_weights_come_with_the_labels(example, made):
+    """Megatron shuffles documents and cuts samples across them: sees a weight of the input instead
+    of the label, and streams of another file."""
     prefix, documents = made
     indexed = IndexedDataset(prefix, documents)
     baked = BakedLosses(f"{prefix}.baked")

@@ -163,6 +163,8 @@ def test_later_tasks_add_to_the_results(tmp_path, data, model, cli):
 
 @slow
 def test_answers_do_not_depend_on_where_it_was_killed(tmp_path, data, model):
+    """A resumed evaluation neither asks twice, nor loses an answer, nor keeps the line that was
+    being written."""
     many = tmp_path / "data"
     record = RECORDS["gsm8k"][0]
     write_benchmark(many, "gsm8k", [{**record, "question": f"What is 1 + {n}?"} for n in range(18)])
@@ -237,6 +239,7 @@ def test_a_start_that_fails_leaves_nothing_to_compare_with(tmp_path, data, model
 
 @slow
 def test_what_is_refused(tmp_path, data, model, cli, tokenizers, monkeypatch):
+    """Each case would give figures of another model, other questions or cut prompts."""
     error = partial(cli.error, "eval")
     out = ("--out", tmp_path / "out")
     assert "expected a model" in error("--data", data)

@@ -251,6 +251,8 @@ def test_a_key_tells_tables_apart(sides):
 
 
 def test_what_cannot_be_compared_is_refused(sides):
+    """Candidates of another number, buckets of other tokenizers and useless pairs are named before
+    anything trains."""
     llama, byte_level = sides["llama"], sides["byte-level"]
     of = vocagno.buckets(llama, byte_level)
     for given, message in (

@@ -114,6 +114,7 @@ def test_uld_is_cross_entropy_and_the_distance_of_sorted_distributions(kind, ids
 
 
 def test_uld_is_that_of_trl():
+    """The distance and its gradient agree with another implementation, on all logits at once."""
     pytest.importorskip("trl", reason="TRL's ULD is the rival; install trl")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -68,6 +68,8 @@ def test_noise_is_told_from_the_teachers_own_tokens_whatever_the_unit(monkeypatc
 
 @pytest.mark.parametrize("unit", ["token", "group"])
 def test_losses_and_labels_are_their_definition(sides, unit):
+    """Sees a shift by one between labels and teacher losses, and losses that go to a neighbouring
+    text."""
     student, _ = sides
     rule = GuidanceConfig(top_fraction=None, max_threshold=0.0, unit=unit)
     own, other, nll, batch = made(sides, TEXTS, rule)
@@ -214,6 +216,8 @@ def test_what_does_not_belong_together_is_refused(sides):
 
 
 def test_targets_and_candidates_belong_to_the_texts(sides, tokenizers):
+    """Buckets or candidates of other tokenizers, texts or counts would train towards other ids
+    without an error."""
     rule, texts = GuidanceConfig(method="distill", distill_where="all"), TEXTS[:6]
     other = sides[1].encode(texts)
     targets = BucketTargets(vocagno.buckets(*sides), 3)

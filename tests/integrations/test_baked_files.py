@@ -104,6 +104,8 @@ def test_another_token_file_is_refused(tmp_path, tokens):
 
 
 def test_damaged_folders_are_refused(tmp_path, tokens):
+    """A stream that was not copied whole may have its full size, with zeros at the end: weights of
+    0."""
     folder = tmp_path / "out"
     with pytest.raises(TokenFileError, match="out: does not exist"):
         BakedLosses(folder)

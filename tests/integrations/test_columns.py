@@ -216,6 +216,8 @@ def test_prompts_are_not_learnt(student, teacher):
 
 
 def test_only_what_the_assistant_has_written_is_learnt(student, teacher, teacher_tokenizer):
+    """Sees an answer that is found at the place of another message with the same words, and text of
+    a template that is compared with the teacher."""
     columns = TeacherLossColumns(
         student, teacher, RULES["paper"], teacher_tokenizer=teacher_tokenizer
     )
@@ -438,6 +440,9 @@ def test_examples_are_truncated(student, teacher, teacher_tokenizer, length):
 
 
 def test_what_cannot_be_done_is_refused(student, teacher, store, teacher_tokenizer, tokenizers):
+    """Each case would otherwise train on other tokens than are meant, or fail after hours of
+    scoring."""
+
     def refused(words, error, examples, *given, **options):
         with pytest.raises(error, match=words):
             TeacherLossColumns(*given, **options)(examples)

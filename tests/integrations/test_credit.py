@@ -350,6 +350,8 @@ REPLACED = "\ufffd".encode()
 )
 @pytest.mark.parametrize("student", ["byte-level", "metaspace-never"])
 def test_credits_of_random_tokens_are_their_definition(tokenizers, student, ending, only):
+    """Random pieces of a text on both sides, also cut inside a character: the credits add up to the
+    teacher's sum, and no part of it goes to a token of other text."""
     rng = np.random.default_rng(0)
     names = student, "metaspace-never" if student == "byte-level" else "byte-level"
     small, large = (TokenSpans(tokenizers[name]) for name in names)

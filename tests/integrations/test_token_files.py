@@ -167,6 +167,8 @@ def test_missing_files_are_named(tmp_path):
 
 
 def test_what_a_npy_needs(tmp_path):
+    """A wrong type, boundary or header would give other documents of the same bytes, without an
+    error."""
     path = write_numpy(tmp_path / "c.npy", DOCUMENTS)
     borders = write_numpy(tmp_path / "b.npy", [[0, 5, 14]], "i8")
 

@@ -341,6 +341,8 @@ def test_rows_without_scores_are_evaluated(tmp_path, rule):
 
 
 def test_what_was_made_for_something_else_is_refused_before_the_first_step(tmp_path, tokenizers):
+    """Columns, batches or tokenizers of another rule or student would train on other tokens,
+    without an error."""
     trained, usual = trainer(tmp_path), DataCollatorWithTeacherLoss(GUIDANCE)
 
     def refused(words, dataset, collator=usual, error=ConfigError):

@@ -191,6 +191,8 @@ def test_the_table_of_teachers_follows_from_its_runs():
 
 
 def test_the_tables_of_distributions_follow_from_their_runs():
+    """A number that was typed, or kept when its runs were made again, differs from the recorded
+    runs."""
     tables = {
         "distributions": ("clean", "second", "junk", "nothing"),
         "other texts and students": ("longer", "large", "pages", "swap"),

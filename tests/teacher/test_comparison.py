@@ -151,6 +151,8 @@ def three(tmp_path, tokenizers):
 
 
 def test_three_tokenizers_and_two_corpora(three, capsys):
+    """Sees a stretch that is cut elsewhere than tokens of all teachers end, and a figure of the
+    command that differs from the one that loops over tokens and bytes give."""
     stores, files, scores = three
     corpora = {path.stem: read_batches(path) for path in files}
     found = compare(stores, corpora)
@@ -227,6 +229,8 @@ def flip(path, needle):
 
 
 def test_what_cannot_be_compared_is_named(three, tmp_path, capsys):
+    """A store given twice, a text given twice, damage and tokens outside their text would all give
+    plausible sums."""
     stores, files, scores = three
     (first, second), names = files, [str(store.folder) for store in stores]
     empty, blank = tmp_path / "empty.jsonl", write_corpus(tmp_path / "blank.jsonl", ["", ""])

@@ -57,6 +57,8 @@ def setting(tmp_path, tokenizer_files, teacher_model):
 def test_live_is_scoring_the_pieces_as_documents(
     tmp_path, setting, teacher_model, aggregation, options
 ):
+    """The losses of a live teacher are those of the command on the same pieces, each at the token
+    that it belongs to."""
     rows, _, build = setting
     live, collator = build(aggregation, "mean", **options)
     cut = [piece for index in range(len(rows)) for piece in pieces(rows[index])]
@@ -98,6 +100,8 @@ def test_live_is_scoring_the_pieces_as_documents(
 def test_live_candidates_are_those_of_a_store_of_the_pieces(
     tmp_path, setting, teacher_model, options
 ):
+    """Sees candidates that go to another token, and entropies or losses of tokens that have
+    none."""
     rows, _, build = setting
     live, collator = build(candidates=5, **options)
     texts = [text for index in range(len(rows)) for _, text, _ in pieces(rows[index])]

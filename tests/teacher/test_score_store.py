@@ -37,6 +37,7 @@ from vocagno.tokens.student_tokenizer import student_tokenizer
 def test_a_document_that_the_teacher_could_not_read_costs_the_reading_of_its_shard(
     tmp_path, monkeypatch
 ):
+    """Once every process of a run read all rows for one refused document."""
     FAMILIES["byte-level"]().save(str(tmp_path / "t.json"))
     student = student_tokenizer(str(tmp_path / "t.json"), "<|endoftext|>")
     corpus = scan(write_corpus(tmp_path / "c.jsonl", TEXTS), shard_bytes=100)

@@ -64,6 +64,8 @@ def test_equal_is_the_same_object(tokens):
 
 
 def test_arrays_of_strings(spans, tokens):
+    """Sees a kind of array whose items are read as other texts, a null that becomes a text, and one
+    string that is read letter by letter."""
     pa, pd = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
     arrays = [
         np.array(STRINGS),

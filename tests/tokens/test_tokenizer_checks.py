@@ -153,6 +153,7 @@ def test_what_has_no_offsets_is_refused():
 
 
 def test_files_that_are_no_tokenizer(tokenizers, tmp_path):
+    """Each file is named with its path; several once ended in the words of a parser."""
     whole = tokenizers["byte-level"].to_str().encode()
     files = {
         "missing.json": (None, "no such file"),

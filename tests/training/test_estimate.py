@@ -38,6 +38,8 @@ def estimated(monkeypatch, capsys):
 
 
 def test_an_estimate_is_near_what_a_run_takes(tmp_path, config, estimated):
+    """Each figure of `--dry_run` is compared with what the run then makes; the estimate itself
+    leaves no run, rows or scores."""
     held_out = str(write_corpus(tmp_path / "held_out.jsonl", TEXTS))
     many = str(write_corpus(tmp_path / "many.jsonl", MANY))
     path = config(data={"train": many, "validation": held_out})

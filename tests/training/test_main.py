@@ -71,6 +71,8 @@ def naive(tmp_path_factory, tokenizer_files, teacher_model):
 
 
 def test_a_guided_run_from_text_to_a_model_that_loads(trained):
+    """The whole way: sees steps or validations at other times than configured, a share of kept
+    tokens that is not the quota, and a model that does not load with its tokenizer."""
     folder, _, said = trained
     training, validation = metrics(folder)
     assert [entry["step"] for entry in training] == [2, 4, 6]

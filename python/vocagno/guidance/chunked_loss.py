@@ -251,6 +251,7 @@ class _ChunkedLoss(_ScaledBackward):
                     torch.mm(grad_CV, factor_VH, out=grad_KH[place])
                 else:
                     grad_CV = _moved_up_(logits_CV, rows_C).to(dtype)
+                    # A dropped token has no gradient, and this memory holds what was there before.
                     grad_KH[place] = 0
                     grad_KH[place].index_copy_(0, rows_C, torch.mm(grad_CV, factor_VH))
                 if grad_VH is not None:

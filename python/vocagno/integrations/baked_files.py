@@ -60,6 +60,7 @@ class BakedLosses:
         return len(self.losses)
 
     def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        # Absolute: a worker may have another working folder. Pickling the arrays would copy them.
         return type(self), (self.folder.absolute(),)
 
     @property
@@ -115,6 +116,8 @@ class BakedLosses:
 
         count, path = self.candidates.shape[1], self.folder / BUCKETS
         about = self.manifest["buckets"]
+        # The whole file, as it is small and read once: a damaged table would give other ids, not an
+        # error.
         if not path.is_file() or digest(path.read_bytes()) != about["hash"]:
             raise TokenFileError(
                 f"{path}: is missing or damaged; copy it again, or delete the folder and bake again"
@@ -142,6 +145,7 @@ class BakedLosses:
         path, expected = tokens_path(Path(token_file)), self.manifest["token_file"]
         if not path.is_file():
             raise TokenFileError(f"{path}: this token file does not exist")
+        # The name of the file is not compared: files are moved and linked.
         is_same = path.stat().st_size == expected["bytes"]
         is_same = is_same and sample_hash(path) == expected["sample_hash"]
         if is_same and whole:
@@ -157,6 +161,7 @@ class BakedLosses:
         """Memory-maps a stream. Raises: TokenFileError for one that is not as it was written."""
         path, count = self.folder / name, self.manifest["token_file"]["tokens"]
         expected = _HEADER_BYTES + count * np.dtype((dtype, width)).itemsize
+        # Not only the size: a stream of the right size with other content once passed.
         size = path.stat().st_size if path.is_file() else None
         written_hash = self.manifest.get("samples", {}).get(name)  # manifests of 0.1.0 have none
         if size != expected or written_hash not in (None, sample_hash(path)):
@@ -204,6 +209,8 @@ def stream_header(dtype: np.dtype[Any], count: int) -> bytes:
     """The header of a `.npy` of `count` values, each an array if `dtype` has a shape."""
     shape = (count, *dtype.shape)
     text = f"{{'descr': {dtype.base.str!r}, 'fortran_order': False, 'shape': {shape}, }}"
+    # Written by hand: there is no array yet, and processes write values at places behind these
+    # bytes.
     size = _HEADER_BYTES - 10  # magic, version and this size come before it
     return b"\x93NUMPY\x01\x00" + size.to_bytes(2, "little") + f"{text:<{size - 1}}\n".encode()
 

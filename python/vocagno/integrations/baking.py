@@ -120,6 +120,7 @@ class Baker:
         targets: targets of both tokenizers and the store's candidates.
         """
         if rule is not None:
+            # The scope only says over which tokens a quota is taken, and a baked rule has no quota.
             rule = replace(rule, scope="sequence")
             if (rule.unit, rule.aggregation) == (losses.unit, losses.aggregation):
                 losses = rule  # the same losses: one alignment serves both
@@ -143,12 +144,14 @@ class Baker:
         """
         document_scores = self._scores.find(texts)
         for number, reason in (refused or {}).items():
+            # The text of such a document is "", which a store may well have scores of.
             document_scores[number] = DocumentScores.none(reason)
         scores = ScoresInOrder(document_scores)
         rows = [_as_row(tokens)]
         pieces = read_pieces(rows, scores)
         method = method_of(self._losses)
         overlapping_tokens = method.overlapping_tokens(pieces)
+        # The last place belongs to the token that `_as_row` appends, hence `[:-1]` from here on.
         compared = method.compare(pieces, overlapping_tokens, None)
         with np.errstate(over="ignore"):  # a loss beyond float16 becomes infinite, below NaN
             losses = compared.teacher_loss[:-1].astype(np.float16)
@@ -175,6 +178,8 @@ class Baker:
         n, by_group = len(tokens.ids), compared.by_group or compared
         piece = np.repeat(np.arange(len(tokens)), np.diff(tokens.cu_seqlens))
         lines = line_numbers(tokens.ids[None].astype(np.int64), piece[None], self._line_ends)
+        # A rule by lines judges groups also where losses are compared by token: `by_group` has them
+        # then.
         assert by_group.groups is not None  # all such rules have groups
         values = {
             "teacher_loss": compared.teacher_loss[:n],
@@ -207,6 +212,8 @@ class Baker:
         )[:-1]
         has_scores = ~np.repeat(pieces.is_missing, pieces.num_tokens)[:-1]
         is_text = (pieces.student[:, 0] < pieces.student[:, 1])[:-1] & has_scores
+        # The teacher predicts the first token of a document from nothing. What shares text with no
+        # other token cannot have a loss, and does not count against the coverage.
         scorable = is_text & ~(
             pieces.first_only(overlapping_tokens)[:-1] & (reasons == Reason.UNSCORED)
         )
@@ -262,6 +269,7 @@ class BakedParts:
         self._making = folder / _MAKING
         self._types = {name: np.dtype(dtype) for name, dtype in streams.items()}
         if self.is_finished():
+            # A finished folder is left as it is: without `.making` there is nothing to resume.
             before = read_manifest(folder)["made_from"]
             if before != made_from:
                 raise TokenFileError(
@@ -272,6 +280,8 @@ class BakedParts:
         with exclusively("streams", folder):
             Claim("losses", "", num_parts, made_from).save(folder)
             for name, dtype in self._types.items():
+                # One file of the full size for each stream, into which all processes write at their
+                # places: no part is copied again at the end.
                 if not self._place(name).is_file():
                     header = stream_header(dtype, num_tokens)
                     with appearing(self._making / name) as file:
@@ -329,6 +339,8 @@ class BakedParts:
         """
         with exclusively("streams", self.folder):
             if not self.is_finished():
+                # In the order of the parts, whoever made them: hash and report do not depend on the
+                # processes.
                 notes = [self._note(name) for name in self.names]
                 counts = Counter[str]()
                 for note in notes:
@@ -418,6 +430,8 @@ def bake_file(
                 parts.write(stream, at, values)
             counts.update(batch_counts)
             progress.at(total["tokens"] + counts["tokens"])
+        # The hash is of a fixed range of tokens, not of the documents of the part, so that the
+        # blocks of all parts are the file without gaps (`blocks_hash` computes it again).
         block = file.ids[number * PART_TOKENS : (number + 1) * PART_TOKENS]
         parts.note(name, hash=digest(block.tobytes()), counts=counts, refused=refused)
 
@@ -460,6 +474,8 @@ def _made_from(
     rule: GuidanceConfig | None,
 ) -> dict[str, Any]:
     """The facts that determine the streams. They hold no path: files may move."""
+    # The bytes of the scores, not only what they were made from: scored again on another device,
+    # their last bits differ, and a resumed run would mix both.
     shards = (entry.file_hash for entry in store.manifest.shards)
     return {
         "token_file": file.identity(),
@@ -483,9 +499,13 @@ def _documents(
     try:
         return *spans.texts_and_tokens(ids, boundaries), {}
     except ValueError as error:
+        # Ids that no token has: the whole file is another tokenizer's, and no single document at
+        # fault.
         if strict or ids.min() < 0 or ids.max() >= spans.vocabulary_size:
             where = f"in the {len(boundaries) - 1:,} documents from token {at:,} on"
             raise TokenizerError(f"{file.path}: {where}: {error}") from error
+    # Only now one document after the other, which is slower: usually no document of a batch is
+    # refused.
     texts, parts, refused = list[str](), list[TokenizedTexts](), dict[int, str]()
     for row, (first, stop) in enumerate(pairwise(boundaries.tolist())):
         try:
@@ -503,6 +523,7 @@ def _check_missing(total: Counter[str], file: TokenFile, store: ScoreStore, limi
 
     Raises: StoreError as soon as too many of the file's tokens have no scores.
     """
+    # Of all tokens of the file, not of those so far: one bad document at the start stops nothing.
     if 1 - total["missing_tokens"] / file.num_tokens < limit:
         raise StoreError(
             f"{store.folder}: {total['missing_documents']:,} of the first {total['documents']:,} "
@@ -515,6 +536,8 @@ def _check_missing(total: Counter[str], file: TokenFile, store: ScoreStore, limi
 
 def _check_scored(counts: Counter[str], limit: float) -> None:
     """Checks that enough tokens have a teacher loss, and candidates. Raises: GuidanceError."""
+    # Under buckets of another teacher few candidates are in any bucket, and those that are mean
+    # nothing.
     covered = counts["with_candidates"]
     if "with_candidates" in counts and covered < LEAST_COMPARED * counts["losses"]:
         raise GuidanceError(

@@ -104,6 +104,7 @@ def add_teacher_loss(
         **name,
     )
     omitted = len(dataset) - len(guided)
+    # `map` may run in several processes, none of which sees the share of all examples.
     RefusalLimit("dataset", len(dataset), max_refused).check(omitted, "Messages above name them")
     if len(guided):
         _check_coverage(guided.data.column("token_counts"), columns.guidance)
@@ -112,6 +113,7 @@ def add_teacher_loss(
 
 def _check_coverage(column: Any, guidance: GuidanceConfig) -> None:
     """Checks the coverage of a data set by its column `token_counts`. Raises: GuidanceError."""
+    # Summed in the chunks of the Arrow column, without a Python object for each example.
     width = len(TokenCounts._fields)
     parts = (part.flatten().to_numpy().reshape(-1, width).sum(0) for part in column.chunks)
     total = TokenCounts(*sum(parts, np.zeros(width, np.int64)).tolist())
@@ -149,6 +151,8 @@ class TeacherTexts:
     def conversation(self, messages: Any) -> Conversation:
         """The conversation that the teacher reads, without a BOS that its tokenizer adds."""
         whole = conversation(messages, self._tokenizer)
+        # Templates often write the BOS that the tokenizer then adds: the teacher would read it
+        # twice.
         text = whole.text.removeprefix(self._bos)
         removed = len(whole.text.encode()) - len(text.encode())
         return Conversation(text, whole.answers - removed)
@@ -219,6 +223,8 @@ class TeacherLossColumns:
         rows, scores = read(examples)
         rows = [_truncate(row, self._max_length) for row in rows]
         width = max((len(row.ids) for row in rows), default=0)
+        # The rows are as wide as the longest example: `Collator` predicts all tokens of a row but
+        # the first.
         data = DataConfig(train="", seq_len=max(1, width - 1))
         collator = Collator(
             ScoresInOrder(scores), self.guidance, data, self._line_ends, self._targets
@@ -268,6 +274,7 @@ class TeacherLossColumns:
             if number in refused:
                 continue
             compared = student.answers
+            # An example without scores has no teacher tokens to move.
             if not scores[number].missing:
                 scores[number], compared = _of_answers(
                     scores[number], teacher.answers, student.answers
@@ -280,11 +287,14 @@ class TeacherLossColumns:
     def _row(self, messages: Any, tokens: TokenizedTexts, number: int) -> Row:
         """The row of a conversation: pieces that each end with what the assistant has written."""
         ids, learnt = learnt_tokens(messages, self._student)
+        # Spans are of the text, the mask of what is learnt is of the template's ids: both must be
+        # one.
         if tokens.ids.tolist() != ids:
             raise CorpusError(
                 "the student's tokenizer gives other ids for its chat template than for the text "
                 "of it; use `prompt` and `completion`"
             )
+        # A piece ends after each answer, so that "prompt" means what stands before an answer.
         begins = np.flatnonzero(learnt[:-1] & ~learnt[1:]) + 1
         sizes = np.diff([0, *begins.tolist(), len(ids)]).astype(np.int32)
         prompts = np.add.reduceat(~learnt, np.cumsum(sizes) - sizes, dtype=np.int32)
@@ -348,6 +358,7 @@ def _truncate(row: Row, max_length: int | None) -> Row:
     """The first `max_length` tokens of a row; pieces beyond them are dropped."""
     if max_length is None or len(row.ids) <= max_length:
         return row
+    # Pieces that begin beyond the limit have no tokens left, and a row holds no empty pieces.
     stops = np.minimum(np.cumsum(row.num_tokens), max_length)
     sizes = np.diff(stops, prepend=0).astype(np.int32)
     has_tokens = sizes > 0
@@ -389,7 +400,7 @@ def _of_answers(
     """
     spans, losses, before = [np.empty((0, 2), np.int32)], [np.empty(0, np.float16)], 0
     compared = student_answers.copy()
-    # Rows in `scores` of the tokens; -1, the row without candidates that is appended below: none.
+    # Rows in `scores` of the tokens. -1 is the row without candidates that is appended below.
     places = [np.empty(0, np.intp)]
     for number, ((start, end), (begins, ends)) in enumerate(
         zip(teacher_answers.tolist(), student_answers.tolist(), strict=True)
@@ -434,7 +445,7 @@ def _unshift(values: NDArray[Any], num_tokens: int, name: str) -> NDArray[Any]:
     return column[:num_tokens]
 
 
-def padded(columns: Sequence[Mapping[str, Any]], name: str, width: int) -> torch.Tensor:
+def pad_column(columns: Sequence[Mapping[str, Any]], name: str, width: int) -> torch.Tensor:
     """Pads a column with values for each token at the end. Returns: (B, width, ...).
 
     The numbers of groups are made different in different examples.

@@ -71,6 +71,8 @@ def learnt_tokens(messages: Messages, tokenizer: Any) -> tuple[list[int], NDArra
 
     Raises: InputError for a chat template that does not mark what the assistant writes.
     """
+    # Looked for in the template's source: without the mark, transformers only warns, and its mask
+    # says that the assistant has written nothing.
     if not _GENERATION.search(_template(tokenizer)):
         raise InputError(
             f"{tokenizer.name_or_path or 'the student'}: its chat template does not mark what the "
@@ -127,8 +129,12 @@ def _answers(text: str, between: Sequence[str], answers: Sequence[str]) -> NDArr
     begins_the_same = text.startswith(between[0])
     for place, (answer, after) in enumerate(zip(answers, between[1:], strict=True)):
         is_last = place == len(answers) - 1
+        # As it is first: a template that keeps white space must not be taken for one that strips
+        # it.
         for written in (answer, answer.strip(), answer.lstrip(), answer.rstrip()):
             end = at + len(written)
+            # `after` is compared, too: an answer that is the beginning of a longer text is not that
+            # answer.
             is_here = begins_the_same and text.startswith(written + after, at)
             if is_here and (not is_last or end + len(after) == len(text)):
                 break
@@ -138,6 +144,7 @@ def _answers(text: str, between: Sequence[str], answers: Sequence[str]) -> NDArr
                 "it, by what it says, so its place in the text is unknown; use another template, "
                 "or `prompt` and `completion`"
             )
+        # White space around an answer is omitted on both sides, as one template may strip it.
         first = at + len(written) - len(written.lstrip())
         start = len(text[:first].encode())
         spans.append((start, start + len(written.strip().encode())))

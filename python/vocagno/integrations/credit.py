@@ -73,11 +73,14 @@ def credit(
         strict=strict,
     )
     logprobs = _logprobs(teacher_logprobs, teacher_side, "teacher_logprobs")
+    # Without the student's log-probabilities every token of a group has the same share.
     shares = np.ones(len(student_side.ids))
     if student_logprobs is not None:
         shares = np.maximum(-_logprobs(student_logprobs, student_side, "student_logprobs"), 0)
     is_beyond = _is_beyond(student_side, same_bytes)
     shares[is_beyond] = np.nan
+    # A NaN in a group makes the sum of the group NaN: what is beyond spoils the groups that it is
+    # in.
     logprobs[_is_beyond(teacher_side, same_bytes)] = np.nan
     ranges = groups(
         student_side.spans,
@@ -98,8 +101,10 @@ def credit(
     credits = _divide(logprobs, teacher_groups, shares, student_groups, is_comparable)
     student_ends = _ends(student_side, student_special)
     teacher_ends = _ends(teacher_side, teacher_special)
+    # Two ends without text are in no group, and still are the same event: the text is over.
     both = (student_ends >= 0) & (teacher_ends >= 0)
     credits[student_ends[both]] = logprobs[teacher_ends[both]]
+    # Again: the end of a text behind a cut may just have been given a credit.
     credits[is_beyond] = np.nan
     return credits
 
@@ -113,7 +118,8 @@ def _is_beyond(tokens: TokenizedTexts, same_bytes: NDArray[np.int64]) -> NDArray
 
 def _is_special(side: TokenSpans, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
     """(n,) True for the ids of special tokens."""
-    # An id beyond the vocabulary may come here without `strict`; its text gets NaN in any case.
+    # A head may have ids that the tokenizer lacks, and without `strict` a student may have sampled
+    # one. Its text gets NaN in any case.
     return side.is_special(np.where(ids < side.vocabulary_size, ids, 0))
 
 
@@ -149,6 +155,7 @@ def _group_numbers(
     has_text = tokens.spans[:, 0] < tokens.spans[:, 1]
     numbers[~has_text] = -1
     is_last = np.zeros(len(numbers) + 1, bool)
+    # The token after the last one of a text belongs to the next text: no prefix of it.
     is_last[tokens.cu_seqlens[1:] - 1] = True
     is_prefix = ~has_text[:-1] & ~is_special[:-1] & has_text[1:] & ~is_last[: len(numbers)][:-1]
     before = np.flatnonzero(is_prefix)

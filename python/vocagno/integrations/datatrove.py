@@ -82,6 +82,9 @@ class ShardMaker(PipelineStep, ABC):
         Raises: StoreError if the folder has shards of other documents, or with other settings.
         """
         made_from, notes = self.made_from(), Notes(self.folder)
+        # A task sees only its own documents, so the claim cannot name the text. What it can name
+        # decides how the documents are divided: with another number of tasks, the shards would hold
+        # others.
         text = f"{world_size} tasks, shards of {self.shard_bytes} bytes"
         Claim(self.kind.kind, text, None, made_from).save(self.folder)
         task, shards, size = f"task-{rank:05d}", 0, 0
@@ -98,6 +101,8 @@ class ShardMaker(PipelineStep, ABC):
         if texts:
             self._make(_name(task, shards), texts, places, made_from, notes)
             shards += 1
+        # Written last: the finisher takes a task with this note for done, without opening its
+        # shards.
         write_json(self.folder / MAKING / f"{task}.json", {"tasks": world_size, "shards": shards})
 
     def _make(
@@ -153,10 +158,13 @@ class StoreFinisher(PipelineStep):
             finished; if too many documents are omitted; if shards do not belong together or are
             damaged (`finish_store`, `check_files`).
         """
+        # In an executor with more tasks than one, the first one finishes and the others pass on.
         if rank == 0 and not (self.folder / MANIFEST).is_file():
             finish_store(self.folder, _names(self.folder), self.kind)
         if rank == 0:
             manifest = Manifest.load(self.folder, self.kind)
+            # Also where the store was finished before: tasks that ran again may have had other
+            # documents, which the manifest would hide.
             _check_same(self.folder, manifest)
             check_files(self.folder, manifest)
             for unit in sorted({"documents", "tokens", REFUSED, self.kind.unit}):
@@ -233,6 +241,7 @@ def _names(folder: Path) -> list[str]:
     done = _done(folder)
     if not done:
         raise StoreError(f"{folder}: no task that makes this store is done")
+    # More than one number of tasks: notes of runs with different numbers lie in one folder.
     (tasks, *other_counts) = {note["tasks"] for note in done.values()}
     missing = [rank for rank in range(tasks) if f"task-{rank:05d}" not in done]
     if missing or other_counts:
@@ -310,6 +319,8 @@ class TeacherScorer(ShardMaker):
             raise ConfigError(f"teacher: no such options: {', '.join(sorted(unknown))}")
         self.cache: Path = Path(cache)
         self.config: TeacherConfig = TeacherConfig(**teacher)
+        # Tensor parallelism needs processes that run in step, and tasks run when the scheduler
+        # likes.
         if (self.config.model or self.config.server) is None or self.config.tensor_parallel:
             raise ConfigError("teacher: needs a model, and no tensor_parallel")
 

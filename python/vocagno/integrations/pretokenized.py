@@ -62,6 +62,8 @@ def spans_of_same_texts(
         raise _difference(student, teacher, texts, teacher_texts, bad)
     for index in bad:
         for side in (left, right):
+            # Empty spans map to nothing: the document stays in the batch, and none of its tokens
+            # has a loss.
             side.spans[side.text(index)] = 0
             side.proved[index] = False
     return left, right
@@ -69,9 +71,9 @@ def spans_of_same_texts(
 
 def spans_of_same_responses(
     student: TokenSpans,
-    own: TokenizedTexts,
+    left: TokenizedTexts,
     teacher: TokenSpans,
-    other: TokenizedTexts,
+    right: TokenizedTexts,
     *,
     strict: bool = True,
 ) -> tuple[TokenizedTexts, TokenizedTexts, NDArray[np.int64]]:
@@ -83,30 +85,32 @@ def spans_of_same_responses(
     or after an added token, is in the text or is a dummy prefix. It is in the text if the other
     side has it there.
 
-    Args: own, other: the texts of the student's and the teacher's side, made by `without_spans`.
+    Args: left, right: the texts in the student's and in the teacher's ids (`without_spans`).
     Returns: spans of both sides, and (B,) the number of bytes that both sides of a text have. If
         one side is not UTF-8 from some byte on (a cut), this is the number before that byte, and
         the other side ends there or has U+FFFD. -1 without `strict`: texts that differ, or ids that
         do not determine their text.
     """
     try:
-        return _find_spans(student, own, teacher, other, strict=strict)
+        return _find_spans(student, left, teacher, right, strict=strict)
     except TokenizerError:
+        # A tokenizer that loses text is refused for all texts; reading them one by one would not
+        # help.
         if strict or student.loses or teacher.loses:
             raise
-    boundaries = {"student_cu_seqlens": own.cu_seqlens, "teacher_cu_seqlens": other.cu_seqlens}
-    groups(own.spans, other.spans, **boundaries)  # raises if the boundaries were the reason
+    boundaries = {"student_cu_seqlens": left.cu_seqlens, "teacher_cu_seqlens": right.cu_seqlens}
+    groups(left.spans, right.spans, **boundaries)  # raises if the boundaries were the reason
 
     def read_one(index: int) -> tuple[TokenizedTexts, TokenizedTexts, NDArray[np.int64]]:
         try:
-            return _find_spans(student, own[index], teacher, other[index], strict=False)
+            return _find_spans(student, left[index], teacher, right[index], strict=False)
         except TokenizerError:
-            return own[index], other[index], np.array([-1])
+            return left[index], right[index], np.array([-1])
 
     # One text after the other, so that only those whose ids determine no text are lost.
-    left, right, same = zip(*map(read_one, range(len(own))), strict=True)
+    all_left, all_right, same = zip(*map(read_one, range(len(left))), strict=True)
     concatenate = TokenizedTexts.concatenate
-    return concatenate(left), concatenate(right), np.concatenate(same)
+    return concatenate(all_left), concatenate(all_right), np.concatenate(same)
 
 
 def without_spans(ids: ArrayLike, cu_seqlens: ArrayLike | None) -> TokenizedTexts:
@@ -178,6 +182,8 @@ def _same_bytes(text: bytes, teacher_text: bytes) -> int:
     if text == teacher_text:
         return _ALL
     texts = [side.decode(errors="surrogateescape") for side in (text, teacher_text)]
+    # "surrogateescape" makes one character of each byte that is not UTF-8: it differs from any
+    # character of the other side, and the characters before it can be counted.
     same = texts[0][: _first_difference(*texts)]
     left, right = (side[len(same) :] for side in texts)
     is_cut = all(not rest or _NO_UTF8.match(rest) for rest in (left, right))
@@ -221,6 +227,8 @@ def _dummy_prefixes(
         place = min(next_place, next_teacher_place)
         surplus = _spaces(text, place + len(dropped))
         surplus -= _spaces(teacher_text, place + len(teacher_dropped))
+        # A space may be a dummy prefix on both sides at once: then neither has a surplus, and both
+        # stay.
         if next_place == place:
             at = left.pop()
             if surplus > 0:
@@ -243,6 +251,7 @@ def _without(text: bytes, tokens: TokenizedTexts, index: int, places: list[int])
     if not places:
         return text
     spans = tokens.spans[tokens.text(index)]
+    # In place, in the caller's array: spans and text lose the same bytes.
     spans -= np.searchsorted(places, spans).astype(spans.dtype)
     return np.delete(np.frombuffer(text, np.uint8), places).tobytes()
 
@@ -284,7 +293,9 @@ def _difference(
     first = documents[0]
     text, teacher_text = texts[first], teacher_texts[first]
     at = _first_difference(text, teacher_text)
-    if text == teacher_text:  # a special token outside the text that is also in the text
+    # The texts are equal, and one side's ids are not those of the text: a special token outside
+    # the text is also written in it.
+    if text == teacher_text:
         return TokenizerError(
             f"document {first}: ids of {student.name} or {teacher.name} are not those of its text "
             f"{text[:40]!r}; drop the special tokens around the documents, or keep their texts"

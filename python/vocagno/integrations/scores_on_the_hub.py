@@ -48,6 +48,7 @@ def losses_of(
 
     If no token has a loss, there are only the counts. Calls `advance` with the tokens read so far.
     """
+    # A loss is one of 65,536 values, so that exact quantiles of any store take half a megabyte.
     counts = np.zeros(1 << 16, np.int64)  # how often each float16 value occurs, by its bits
     read = 0
     for shard in store.shards():
@@ -60,11 +61,13 @@ def losses_of(
     totals: dict[str, Any] = {"scored": scored, "without": int(counts[np.isnan(_VALUES)].sum())}
     if not scored:
         return totals
+    # By value: in the order of their bits, negative numbers would come last.
     order = np.flatnonzero(finite)[np.argsort(_VALUES[finite], kind="stable")]
     losses, counts = _VALUES[order].astype(np.float64), counts[order]
     mean = float((losses * counts).sum() / scored)
     spread = float(np.sqrt((counts * (losses - mean) ** 2).sum() / scored))
     ends = np.cumsum(counts)
+    # The nearest-rank quantile: a value that occurs, not a mean of two.
     ranks = [max(1, int(np.ceil(share * scored))) for share in QUANTILES]
     quantiles = [float(losses[np.searchsorted(ends, rank)]) for rank in ranks]
     below = np.concatenate([[0], ends])[np.searchsorted(losses, EDGES[1:], side="left")]
@@ -114,6 +117,7 @@ def export_scores(
     entries = store.manifest.shards
     starts = range(0, len(entries), SHARDS_PER_FILE)
     names = [f"scores-{n:05d}-of-{len(starts):05d}.parquet" for n in range(len(starts))]
+    # All files or none: an interrupted export once left a folder that refused the next one.
     with appearing_files(folder) as place:
         for name, start in zip(names, starts, strict=True):
             part = entries[start : start + SHARDS_PER_FILE]
@@ -142,6 +146,7 @@ def _writer(file: Any, store: ScoreStore, entries: list[Entry]) -> pq.ParquetWri
     made_from = store.manifest.made_from
     about = {"kind": KIND, "version": VERSION, "made_from": made_from, "shards": shards}
     schema = _schema(made_from).with_metadata({_METADATA_KEY: json.dumps(about, sort_keys=True)})
+    # Bytes of equal weight side by side, and differences of positions, are packed better by zstd.
     encodings = {
         "nll.list.element": "BYTE_STREAM_SPLIT",
         "byte_start.list.element": "DELTA_BINARY_PACKED",
@@ -167,6 +172,7 @@ def _omissions(store: ScoreStore, entry: Entry) -> dict[str, Any]:
 def _table(store: ScoreStore, index: int) -> pa.Table:
     """The rows of a Parquet file that a shard becomes."""
     shard: ScoreShard = store.shard(index)
+    # A damaged document would be exported with its old check, and be refused only on import.
     shard.check("document")
     rows = range(len(shard))
     spans = [decode_spans(shard.coded(row)) for row in rows]
@@ -246,6 +252,7 @@ def _import_into(store: Path, folder: Path, advance: Callable[[int], None]) -> N
             shards = about["shards"]
             if not shards or len(shards) != file.num_row_groups:
                 raise fault(f"{len(shards)} shards in {file.num_row_groups} row groups")
+            # Names come from a stranger's file and become paths.
             check_names(names + [shard["name"] for shard in shards], path)
             for group, shard in enumerate(shards):
                 _import_shard(file.read_row_group(group), store, shard, made_from, path)
@@ -304,6 +311,7 @@ def _import_shard(
     write_scores(file, hashes, documents, made_from, refused=refused, frames=frames)
     shard = ScoreShard(file)
     expected = description["text_hash"], description["counts"]
+    # The shard is written and then compared: so what is compared is what the store has on disk.
     is_same = (shard.description.text_hash, shard.description.counts) == expected
     if not is_same or shard.checks.tolist() != table["check"].to_pylist():
         file.unlink()

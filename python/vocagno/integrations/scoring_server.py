@@ -170,6 +170,7 @@ class ServerScorer:
             allowed_methods=None,  # a request changes nothing on the server
             raise_on_status=False,
         )
+        # Connections as many as requests: a smaller pool would close and open one for each request.
         adapter = HTTPAdapter(max_retries=retry, pool_maxsize=config.requests)
         self._session = requests.Session()
         self._session.mount("http://", adapter)
@@ -190,6 +191,8 @@ class ServerScorer:
                 f"{self.url}: llama.cpp's server gives no log-probabilities of a prompt; read the "
                 "GGUF file in this process: --teacher.gguf_file"
             )
+        # Reversed, so that of two models with one name the first one counts, as in the server's
+        # list.
         longest = {model["id"]: model["max_model_len"] for model in reversed(models)}
         name = self._config.model or (models[0]["id"] if len(models) == 1 else None)
         if name not in longest:
@@ -219,6 +222,7 @@ class ServerScorer:
         """
         protocols = {"vllm": self._vllm, "openai": self._openai, "sglang": self._sglang}
         ids, count = window.ids.tolist(), self._config.candidates
+        # The whole window is sent: what comes before the requested tokens is their context.
         logprobs, tops = protocols[self._config.protocol](ids)
 
         def error(words: str) -> ServerError:
@@ -238,6 +242,8 @@ class ServerScorer:
         """The log-probabilities of ids, and the most likely ids, from vLLM."""
         count = self._config.candidates
         options = {"prompt_logprobs": count, "add_special_tokens": False, "return_token_ids": True}
+        # The ids that the server says it has read are compared: some truncate a prompt, or add to
+        # it, without an error.
         choice = self._completion(ids, options, _VllmCompletion)["choices"][0]
         self._compare(choice["prompt_token_ids"], ids)
         answers = choice["prompt_logprobs"]
@@ -271,6 +277,8 @@ class ServerScorer:
 
     def _sglang(self, ids: list[int]) -> tuple[LogProbabilities, Tops]:
         """The log-probabilities of ids, and the most likely ids, from SGLang."""
+        # The temperature is sent in each protocol: a server's default may scale the
+        # log-probabilities.
         sampling = {"max_new_tokens": 0, "temperature": 1.0}
         body = {"input_ids": ids, "sampling_params": sampling, "return_logprob": True}
         if self._config.candidates:
@@ -333,6 +341,7 @@ def _as_arrays(tops: Tops) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
 
 def difference(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
     """The mean absolute difference of losses of the same tokens; infinity if a side lacks some."""
+    # A token without a loss on one side only is no rounding: another prefix, or another window.
     lacks = np.isnan(first), np.isnan(second)
     if not np.array_equal(*lacks):
         return math.inf
@@ -395,11 +404,13 @@ class ServerEngine(Engine):
         """
         path = folder / LOCKS / "probe.json"
         if note and not path.is_file():
+            # JSON has no NaN: None stands for a token without a loss.
             exact = self._losses_of(PROBE).tolist()
             losses = [round(loss, 4) if math.isfinite(loss) else None for loss in exact]
             write_new_json(path, {"text": PROBE, "losses": losses})
         if not path.is_file():
             return
+        # The noted text is asked for, not `PROBE`: another release may have had another one.
         noted = json.loads(path.read_bytes())
         far = difference(np.array(noted["losses"], np.float32), self._losses_of(noted["text"]))
         if not far <= TOLERANCE:

@@ -54,6 +54,8 @@ def _megatron_index(path: Path) -> tuple[np.dtype[Any], NDArray[np.int64]]:
             raise TokenFileError(
                 f"{path}: type code {code} is not of integers ({', '.join(map(str, _TYPES))})"
             )
+        # A length (4 bytes) and a first byte (8) for each sequence; files of images and text also
+        # have a mode (1 byte) for each.
         expected = _HEADER.size + 12 * sequences + 8 * entries
         if size not in (expected, expected + sequences):
             raise TokenFileError(
@@ -64,11 +66,14 @@ def _megatron_index(path: Path) -> tuple[np.dtype[Any], NDArray[np.int64]]:
         documents = np.fromfile(file, "<i8", entries)
     dtype = np.dtype(_TYPES[code])
     ends = np.cumsum(lengths, dtype=np.int64)
+    # Megatron reads sequences by pointer. Only where they follow one another is the `.bin` a run of
+    # ids that can be read by numbers of tokens.
     if (lengths < 0).any() or (pointers != (ends - lengths) * dtype.itemsize).any():
         raise TokenFileError(
             f"{path}: its sequences do not follow one another as {dtype.name} ids: damaged, of "
             "another type, or of a .bin in another order"
         )
+    # The list of documents counts sequences, with one entry more than there are documents.
     borders = [documents[0], documents[-1]] if entries else []
     if borders != [0, sequences] or not sequences or (np.diff(documents) < 0).any():
         raise TokenFileError(
@@ -142,6 +147,7 @@ class TokenFile:
         if self._ends is not None:
             place = min(int(np.searchsorted(self._ends, token)), len(self._ends) - 1)
             return int(self._ends[place])
+        # From `token - 1` on: a document begins at `token` if the token before it is a separator.
         for first in range(token - 1, self.num_tokens, _BLOCK):
             if first - token > _LONGEST:
                 raise TokenFileError(
@@ -161,6 +167,8 @@ class TokenFile:
             with 0.
         """
         while first < stop:
+            # A batch ends with a document, so it is as large as the longest document where that is
+            # longer than `size`.
             end = min(self.first_start(min(first + size, stop)), stop)
             ends = np.unique(self._ends_between(first, end))  # without empty documents
             yield first, np.concatenate([[0], ends - first])
@@ -172,6 +180,7 @@ class TokenFile:
             start, end = np.searchsorted(self._ends, [first, stop], side="right").tolist()
             return np.array(self._ends[start:end], np.int64)
         ends = np.flatnonzero(self.ids[first:stop] == self._eos_id) + first + 1
+        # The text behind the last separator of a file is a document, too.
         return np.append(ends, stop).astype(np.int64)
 
 
@@ -179,6 +188,7 @@ def tokens_path(path: Path) -> Path:
     """The path of the ids in a token file, which Megatron's users name without a suffix."""
     if path.suffix == ".idx":
         return path.with_suffix(".bin")
+    # Not `with_suffix`: a prefix like `corpus.v2` would lose its `.v2`.
     pair = path.with_name(f"{path.name}.bin")
     return pair if not path.is_file() and pair.is_file() else path
 
@@ -271,7 +281,8 @@ def _datatrove_file(path: Path) -> TokenFile:
     if ends[0] < 0 or (ends[1:] < ends[:-1]).any():
         raise TokenFileError(f"{index}: damaged, or not an index: its document ends decrease")
     size = path.stat().st_size
-    # The index does not say the type; datatrove writes two bytes for small vocabularies, else four.
+    # The index does not say the type: datatrove writes two bytes for small vocabularies, else four.
+    # Only one of both fits the size.
     dtype: np.dtype[Any] = np.dtype("<u2" if size == int(ends[-1]) * 2 else "<u4")
     if size != int(ends[-1]) * dtype.itemsize:
         raise TokenFileError(

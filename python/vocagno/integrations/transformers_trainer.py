@@ -36,7 +36,7 @@ from vocagno.guidance.loss import LossSums
 from vocagno.guidance.mappings import safe_cuts_of
 from vocagno.guidance.methods import method_of, method_of_other_loops
 from vocagno.guidance.methods.base import Method, StudentOutput
-from vocagno.integrations.columns import OF_EXAMPLES, padded
+from vocagno.integrations.columns import OF_EXAMPLES, pad_column
 from vocagno.models.head import without_wrapper
 from vocagno.models.losses import IGNORED, causal_shift
 from vocagno.teacher.score_store import MatchedScores
@@ -71,6 +71,8 @@ class GuidedCollator:
             scores.check(guidance.min_coverage)
         data = DataConfig(train="", seq_len=seq_len)
         self._collator = Collator(scores, guidance, data, line_ends, targets)
+        # Evaluation has no scores. The batch says so by `is_naive`, and the loss is that of all
+        # tokens.
         is_naive = scores is None and guidance.needs_teacher
         self._guidance = as_naive(guidance) if is_naive else guidance
 
@@ -137,7 +139,10 @@ class DataCollatorWithTeacherLoss:
         tensors: dict[str, Any] = {}
         for name in OF_TOKENS:
             if name in examples[0]:
-                shifted = causal_shift(padded(examples, name, width).movedim(1, -1))
+                # The columns are parallel to `input_ids` and a column of candidates has a third
+                # axis: the axis of tokens is brought to the end for the shift, and back. Shifted
+                # along the candidates, the wrong ones were trained on without an error.
+                shifted = causal_shift(pad_column(examples, name, width).movedim(1, -1))
                 tensors[name] = shifted[0 if name == "input_ids" else 1].movedim(-1, 1).contiguous()
         if "teacher_sums" in examples[0]:
             sums = np.array([example["teacher_sums"] for example in examples])
@@ -244,6 +249,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         The counts of a batch are those of its own tokens. Raises: ValueError.
         """
         dispatch = self.accelerator.dispatch_batches
+        # None is Accelerate's default: it dispatches streams, and nothing else.
         is_dispatched = isinstance(dataset, IterableDataset) if dispatch is None else dispatch
         if is_dispatched and self.accelerator.num_processes > 1:
             raise ValueError(
@@ -260,6 +266,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
     def _set_signature_columns_if_needed(self) -> None:
         """Keeps the guided columns, which no argument of the model's forward pass names."""
         super()._set_signature_columns_if_needed()
+        # `remove_unused_columns`, which is on by default, would take them out of the data set.
         names = [*self._signature_columns, *OF_TOKENS, *OF_EXAMPLES]
         self._signature_columns = list(dict.fromkeys(names))
 
@@ -273,6 +280,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         counts = [self._facts(batch).counts for batch in batches]
         is_mean_of_all = self._method.guidance.normalize == "tokens"
+        # Counted by the collators, on the host: the sum needs no value from the device.
         count = sum(counted.predicted if is_mean_of_all else counted.kept for counted in counts)
         return batches, self.accelerator.reduce(torch.full((), count, device=device))
 
@@ -320,6 +328,8 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
             assert facts is not None  # `get_batch_samples` has seen it
             self._counts = facts.counts.plus(self._counts or TokenCounts())
             self._sums += output.sums.to(self._sums.device)
+            # DDP averages gradients over the processes; the loss is divided by a count of all of
+            # them already.
             scale = self.accelerator.num_processes / num_items_in_batch.clamp_min(1)
             loss = output.loss * scale.to(output.loss.device)
         else:
@@ -338,6 +348,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         if self._counts is not None and not logs.keys().isdisjoint(("loss", "train_loss")):
             # As float64 the counts travel with the sums; it holds whole numbers up to 2**53.
             local = torch.tensor(self._counts, dtype=torch.float64, device=self._sums.device)
+            # One exchange between processes for all figures, and only when something is logged.
             totals = self.accelerator.reduce(torch.cat([self._sums, local])).tolist()
             sums = LossSums(*totals[: -len(local)])
             counts = TokenCounts(*map(int, totals[-len(local) :]))
@@ -413,6 +424,8 @@ def _guided_forward(
 
     It is bound to the model and refers to no other, so that a copy of the model gets its own.
     """
+    # It is made here for its checks as well: a head that is not understood is refused before
+    # training.
     guided = GuidedForward(without_wrapper(model), guidance, targets)
     usual = model.forward
     function = getattr(usual, "__func__", None)  # None if another library has put a closure

@@ -93,6 +93,7 @@ class VllmScorer:
                 "not belong together"
             )
         for name, value in _ENVIRONMENT.items():
+            # Before the import, which sets up vLLM's logging.
             os.environ.setdefault(name, value)
         with naming("teacher.engine: vllm"):
             from vllm import LLM, SamplingParams
@@ -105,7 +106,10 @@ class VllmScorer:
                 max_num_seqs=min(_SEQUENCES, config.batch_tokens),
                 max_logprobs=max(1, config.candidates),
                 enforce_eager=device.type == "cpu",
+                # Tokens of a cached prefix are not computed, so they would have no
+                # log-probabilities.
                 enable_prefix_caching=False,
+                # Raw: before temperature and penalties, which a model's generation_config may set.
                 logprobs_mode="raw_logprobs",
                 generation_config="vllm",
                 load_format="safetensors",
@@ -128,6 +132,8 @@ class VllmScorer:
         from vllm import TokensPrompt
 
         numbers = windows_to_score(windows)
+        # In groups, as `generate` returns when all of its prompts are done: progress would be that
+        # of a whole shard.
         ends = np.cumsum([len(windows[number].ids) for number in numbers])
         groups = dict(zip(numbers, (ends // self._group_tokens).tolist(), strict=True))
         for _, numbers_of_group in groupby(numbers, key=groups.__getitem__):

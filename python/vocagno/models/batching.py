@@ -28,6 +28,8 @@ def buckets(lengths: Sequence[int], batch_tokens: int) -> Iterator[Rows]:
 
     A batch has at most `batch_tokens` places (or one row).
     """
+    # Stable, so that a shard has the same batches everywhere: another batch changes the last bits
+    # of a loss.
     order = np.argsort(-np.asarray(lengths), kind="stable").tolist()
     start = 0
     while start < len(order):
@@ -44,9 +46,12 @@ def packs(lengths: Sequence[int], batch_tokens: int, width: int) -> Iterator[Row
     A batch has at most `batch_tokens` places (or one row).
     """
     rows: list[list[int]] = []
-    with_room: dict[int, list[int]] = {}  # places left -> rows
+    # Rows by the places left in them. There are at most `width` such numbers, so finding the
+    # fullest row takes no search through all rows.
+    with_room: dict[int, list[int]] = {}
     for number in np.argsort(-np.asarray(lengths), kind="stable").tolist():
         length = lengths[number]
+        # The least room that is enough: the fullest row that the sequence fits in.
         room = min((left for left in with_room if left >= length), default=None)
         if room is None:
             row, room = len(rows), max(width, length)
@@ -57,6 +62,7 @@ def packs(lengths: Sequence[int], batch_tokens: int, width: int) -> Iterator[Row
                 del with_room[room]
         rows[row].append(number)
         with_room.setdefault(room - length, []).append(row)
+    # Rows of similar fill share a batch, which is as wide as its fullest row.
     fill = [sum(lengths[number] for number in row) for row in rows]
     for batch in buckets(fill, batch_tokens):
         yield [rows[row] for (row,) in batch]
@@ -116,6 +122,8 @@ def isolation(piece_BT: Tensor, *, with_mask: bool = True) -> dict[str, Tensor]:
     positions = {"position_ids": place_T - start_BT}
     if not with_mask:
         return positions
+    # Padding is a piece of number -1 and sees itself: a row of the mask that hides all places would
+    # make a softmax of nothing, NaN.
     same_BTT = piece_BT[:, :, None] == piece_BT[:, None, :]
     mask_BTT = same_BTT & (place_T[:, None] >= place_T[None, :])
     return positions | {"attention_mask": mask_BTT[:, None]}
@@ -130,11 +138,13 @@ def boundaries(model: Any, piece_BT: Tensor) -> dict[str, Any]:
     Args:
         piece_BT: on the host.
     """
+    # Models that pass keyword arguments on to their attention take any; others would raise.
     accepted = inspect.signature(model.base_model.forward).parameters.values()
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted):
         return {}
     first_places = _is_start(piece_BT).flatten().nonzero().flatten()
     ends = torch.cat([first_places, torch.tensor([piece_BT.numel()])])
+    # On the host, where this does not wait for a device.
     longest = int(ends.diff().max())
     ends = ends.int()
     return {
@@ -164,6 +174,7 @@ def keeps_apart(model: Any, *, with_mask: bool = True) -> bool:
     second = ids[:, _PROBE:]
     piece = torch.arange(2 * _PROBE)[None] // _PROBE
     training = model.training
+    # Dropout would make any two passes differ.
     model.eval()
 
     def compute_logits(ids: Tensor, piece: Tensor | None = None) -> Tensor:
@@ -186,13 +197,18 @@ def keeps_apart(model: Any, *, with_mask: bool = True) -> bool:
         return False
     finally:
         model.train(training)
+    # The yardsticks: what another shape of the batch changes (rounding), and what is at stake
+    # (reading the first piece as context). A leak has to be far below the second one, and may be of
+    # the first.
     noise, effect = (float((logits - alone).norm()) for logits in (first_in_row, ignored))
     leak = float((packed - alone_with_mask).norm())
     of_mask = float((alone_with_mask - alone).norm())
     is_precise = model.dtype == torch.float32
     part = _LEAK if is_precise else _LEAK_OF_LOW_PRECISION
-    most_of_mask = (_OF_MASK if is_precise else _OF_MASK_IN_LOW_PRECISION) * effect
-    return leak <= min(part * effect + _NOISE * noise, effect / 2) and of_mask <= most_of_mask
+    mask_limit = (_OF_MASK if is_precise else _OF_MASK_IN_LOW_PRECISION) * effect
+    # Half of the effect at most, however large the noise: else a model that ignores the mask would
+    # pass where rounding is as large as the effect.
+    return leak <= min(part * effect + _NOISE * noise, effect / 2) and of_mask <= mask_limit
 
 
 def attention_of(model: Any) -> str:
@@ -239,7 +255,7 @@ _OBSERVED = "vocagno_observed"
 _ANY_LENGTH = 1 << 62
 _LIMITS: "WeakKeyDictionary[Any, int]" = WeakKeyDictionary()
 """Per base model: rows of fewer tokens need no mask; 0 if some layers always need one."""
-_asked: list[int] = []
+_requested_limits: list[int] = []
 """The limits of the masks that the observed pass requested."""
 
 
@@ -280,7 +296,9 @@ def _without_search(base_model: Any, num_tokens: int) -> Iterator[None]:
         return
     if limit is None:
         _register()
-        _asked.clear()
+        _requested_limits.clear()
+    # The first pass of a model asks for all of its masks under a name that records them; from the
+    # second one on, rows that are short enough ask for none.
     base_model.config = copy.copy(config)  # no sub-configurations, so nothing is shared
     base_model.config._attn_implementation = _OBSERVED if limit is None else _UNMASKED
     try:
@@ -288,7 +306,7 @@ def _without_search(base_model: Any, num_tokens: int) -> Iterator[None]:
     finally:
         base_model.config = config
     if limit is None:
-        _LIMITS[base_model] = min(_asked, default=0)
+        _LIMITS[base_model] = min(_requested_limits, default=0)
 
 
 @cache
@@ -299,11 +317,13 @@ def _register() -> None:
 
     def record_limit(*arguments: Any, **options: Any) -> Any:
         """The mask of `sdpa`; records the length below which there is none."""
+        # `allow_is_causal_skip`: transformers itself drops this mask if it is causal and nothing
+        # else, but only after it has looked at the positions, which waits for the device.
         limit = 0
         if options.get("allow_is_causal_skip", False):
             is_plain = options.get("mask_function") is causal_mask_function
             limit = options.get("local_size") or (_ANY_LENGTH if is_plain else 0)
-        _asked.append(limit)
+        _requested_limits.append(limit)
         return sdpa_mask(*arguments, **options)
 
     AttentionMaskInterface.register(_OBSERVED, record_limit)

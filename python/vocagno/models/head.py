@@ -53,6 +53,8 @@ def chunks(
     """Chunks of rows whose logits exist together: equal sizes on a CPU, whole tiles on a GPU.
     Args: ends: a chunk is longer if there is none of them within its size."""
     size = chunk_rows(vocabulary_size, device)
+    # Equal chunks: 2,048 tokens in chunks of 341 would leave two for a seventh chunk, which reads
+    # all of the weights as well.
     count = math.ceil(num_rows / (size + size // _MORE_ROWS))
     number_of = itertools.count(1)
     start = 0
@@ -64,6 +66,8 @@ def chunks(
         if ends is not None:
             number = bisect_right(ends, stop)
             before = ends[number - 1] if number else 0
+            # No end within this chunk: a group longer than a chunk is not cut, its chunk gets
+            # longer.
             stop = int(before if before > start else ends[number])
         yield slice(start, stop)
         start = stop
@@ -215,6 +219,7 @@ def language_head(model: Any) -> Head:
             head = _verified_head(model)
     finally:
         model.train(training)
+    # A warning, not an error: the losses are right, and only their cost is another one.
     if isinstance(head, OwnHead):
         warnings.warn(
             f"{type(model).__name__}: its logits are not a product of hidden states and output "
@@ -250,6 +255,7 @@ def _verified_head(model: Any) -> Head:
             f"{name}: expected logits and states of each of {tuple(ids_BT.shape)} ids, got "
             f"{tuple(logits_BTV.shape)} and {tuple(states_BTH.shape)}"
         )
+    # Before heads are tried: NaN agrees with nothing, so that the error would speak of the head.
     if logits_BTV.isnan().any():
         damaged = [name for name, weight in model.named_parameters() if weight.isnan().any()]
         raise UnsupportedModelError(
@@ -313,6 +319,7 @@ def head_of(model: Any) -> LanguageHead:
     caps = _numbers(config, "final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
     bias = getattr(output, "bias", None)
     head = LanguageHead(whole(output.weight), bias, _scale_of(config), next(iter(caps), None))
+    # Some heads have rows beyond the vocabulary and cut their logits off in `forward`.
     for num_ids in _numbers(config, "unpadded_vocab_size"):
         head = head.first(int(num_ids))
     return head

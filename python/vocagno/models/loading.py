@@ -61,6 +61,8 @@ def shard_over_processes(model: Any, device: torch.device) -> None:
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
     for layer in decoder_layers(model, "teacher.shard"):
         fully_shard(layer, mesh=mesh)
+    # What belongs to no layer (the embedding, the last norm) is sharded as one unit with the base
+    # model, and let go of again after its forward pass: torch keeps the outermost unit by default.
     base = base_of(model)
     fully_shard(base, mesh=mesh, reshard_after_forward=True)
     for child in model.children():
@@ -71,6 +73,8 @@ def shard_over_processes(model: Any, device: torch.device) -> None:
 def checkpoint_activations(model: Any) -> None:
     """Has the decoder layers compute their activations again in the backward pass.
     Args: model: of transformers; releases before 5.23 call it gradient checkpointing only."""
+    # Reentrant checkpoints give a layer no gradients if its input has none, as behind a frozen
+    # embedding.
     enable = getattr(model, "activation_checkpointing_enable", None)
     (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
 
@@ -111,6 +115,8 @@ def check_own_tokenizer(spans: TokenSpans, model: str | None, role: str) -> None
     ids = spans.vocabulary()
     num_other = len(ids.items() - model_spans.vocabulary().items())
     fault = f"{num_other:,} of the {len(ids):,} tokens of {spans.name} have another id, or none, in"
+    # Ids do not tell enough: a tokenizer with 9 % fewer merges has the ids of the model's and cut
+    # 24 of 24 texts otherwise; one without the model's image tokens cut all of them alike.
     if num_other <= len(ids) / 10:
         probes, expected = (s.encode(PLAIN_PROBES).ids.tolist() for s in (spans, model_spans))
         if probes == expected:
@@ -147,7 +153,7 @@ def weights_identity(config: TeacherConfig, cache: Path, option: str = "teacher.
         with naming(f"{option}: no folder {name}, and not found on the hub"):
             commit = extract_commit_hash(cached_file(name, file), None)
         return "/".join((f"{name}@{commit}", *([config.gguf_file] if config.gguf_file else [])))
-    hashes = [_kept_digest(file.absolute(), cache) for file in files]
+    hashes = [_cached_digest(file.absolute(), cache) for file in files]
     return digest(*(str(file.relative_to(name)) for file in files), *hashes)
 
 
@@ -169,19 +175,21 @@ def _weight_files(folder: Path) -> list[str]:
     return sorted(
         file.name
         for file in folder.iterdir()
+        # The tokenizer has a fingerprint of its own: what changes in its files changes no weights.
         if file.suffix in _WEIGHTS and not file.name.startswith(("tokenizer", "special_tokens"))
     )
 
 
-def _kept_digest(file: Path, cache: Path) -> str:
+def _cached_digest(file: Path, cache: Path) -> str:
+    """Returns the hash of a file, from the cache unless the file has changed since."""
     stat = file.stat()
     # Other weights copied over these may keep the size and mtime, but not ctime.
     numbers = stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
     key = digest(str(file), *map(str, numbers))
-    kept = cache / "weights" / f"{key}.json"
-    if not kept.is_file():
-        write_json(kept, file_digest(file))
-    return cast("str", json.loads(kept.read_bytes()))
+    cached = cache / "weights" / f"{key}.json"
+    if not cached.is_file():
+        write_json(cached, file_digest(file))
+    return cast("str", json.loads(cached.read_bytes()))
 
 
 def torch_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
@@ -198,6 +206,7 @@ def local_device() -> torch.device:
     use.
     """
     accelerator = torch.accelerator.current_accelerator()
+    # A build of torch for CUDA names an accelerator also where there is no device.
     if accelerator is None or not torch.accelerator.is_available() or has_apple_gpu():
         return torch.device("cpu")
     number = int(os.environ.get("LOCAL_RANK", "0"))
@@ -274,6 +283,7 @@ def student_settings(
         settings = model_settings(config.model, "student.model")
         check_positions(settings, seq_len, "data.seq_len", "student")
         return settings
+    # More ids than the tokenizer has are allowed: a vocabulary is often padded to a multiple.
     architecture: dict[str, Any] = {"vocab_size": vocabulary_size, **(config.architecture or {})}
     if architecture["vocab_size"] < vocabulary_size:
         raise ConfigError(
@@ -291,6 +301,8 @@ def student_settings(
     values = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")) | special_ids | fields
     with naming("student.architecture"):
         settings = AutoConfig.for_model(architecture["model_type"], **values)
+    # transformers keeps any field that it is given. A misspelt one would be saved with the model
+    # and change nothing.
     if unknown := [key for key in fields if key not in type(settings)().to_dict()]:
         kind = type(settings).__name__
         raise ConfigError(f"student.architecture.{unknown[0]}: not a field of {kind}")
@@ -303,9 +315,12 @@ def load_student(config: StudentConfig, settings: Any, vocabulary_size: int, see
     from transformers import AutoModelForCausalLM
 
     if config.model is not None:
+        # float32, whatever the files have: an update of a learning rate of 1e-5 is less than the
+        # last bit of most weights in bfloat16. Mixed precision casts in the forward pass.
         model = causal_model(config.model, "student.model", dtype=torch.float32)
         check_vocabulary(model, vocabulary_size, "student.")
         return model
+    # Right before the weights are made: what was drawn before, by data or teachers, does not count.
     torch.manual_seed(seed)
     with naming("student.architecture"):
         return AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
@@ -320,6 +335,8 @@ def check_vocabulary(model: Any, vocabulary_size: int, section: str) -> None:
             f"{section}tokenizer: {vocabulary_size} ids, but {section}model has {rows} embeddings: "
             "they do not belong together"
         )
+    # Padded rows are usual; with less than half of them in use, the tokenizer may be another
+    # model's.
     if vocabulary_size < rows / 2:
         print(
             f"warning: {section}tokenizer has {vocabulary_size:,} ids, but {section}model has "

@@ -44,11 +44,16 @@ class OwnHead:
         stand_in = next(child for child in self.model.children() if isinstance(child, _StandIn))
         stand_in.states_1CH = hidden_CH.float()[None]
         try:
+            # Under autocast the products of the head would be rounded to 16 bits, and the loss with
+            # them.
             with torch.autocast(hidden_CH.device.type, enabled=False):
+                # Weights that are passed, not those of the module: so gradients reach `weights`,
+                # which are whole where the module's are sharded.
                 output = torch.func.functional_call(
                     self.model, self.for_chunks().weights, (), {"input_ids": ids_1C}
                 )
         finally:
+            # Else the states of the last chunk stay in memory until the next one.
             stand_in.states_1CH = None
         logits_CV: Tensor = output.logits[0].float()
         return logits_CV if self.num_ids is None else logits_CV[:, : self.num_ids]
@@ -82,7 +87,7 @@ class GivenLogits(OwnHead):
 
     @classmethod
     def of(cls, logits: Tensor) -> "GivenLogits":
-        """For logits like these, whose last dimension is the vocabulary."""
+        """Makes the head for logits like these, whose last dimension is the vocabulary."""
         size = logits.shape[-1]
         return cls(nn.Identity(), {}, size, size, where=logits.device)
 
@@ -109,10 +114,12 @@ def own_head(model: Any, base: nn.Module, vocabulary_size: int, hidden_size: int
     # the causal model itself (FSDP, offloading) must not run for a chunk.
     copy: nn.Module = object.__new__(type(model))
     copy.__dict__.update(model.__dict__)
+    # Accelerate wraps `forward` as an attribute of the object; the class has the model's own.
     copy.__dict__.pop("forward", None)
     copy.__dict__["_modules"] = {**model._modules, name: _StandIn()}
     for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
         copy.__dict__[hooks] = OrderedDict()
+    # The base model is a stand-in here, so these are the parameters of the head, and no others.
     weights = {name: whole(parameter) for name, parameter in copy.named_parameters()}
     if not weights:
         return None
@@ -141,6 +148,8 @@ class _Output(tuple[Tensor, ...]):
         return self[0]
 
     def __getattr__(self, name: str) -> None:
+        # Any other output (caches, router logits) is None, as for options that are not set. What
+        # Python itself looks up has to be missing, not None.
         if name.startswith("__"):
             raise AttributeError(name)
 
@@ -157,6 +166,8 @@ def probe_ids(vocabulary_size: int, positions: int | None, device: torch.device)
     length = PROBE_TOKENS
     if positions is not None and positions > 0:  # XLNet has -1 for no limit
         length = min(length, positions)
+    # Fixed numbers, not random ones: a model is accepted on every machine or on none. 7 and 11 make
+    # the halves differ at nearly all places.
     place_T, half = torch.arange(length, device=device), length // 2
     ids_BT = torch.stack([place_T * 7 + 3, place_T * 7 + 3])
     ids_BT[1, half:] = place_T[half:] * 11 + 5
@@ -178,6 +189,7 @@ def agree(computed_NV: Tensor, expected_NV: Tensor, dtype: torch.dtype) -> bool:
     finite_NV = expected_NV.isfinite()
     if not torch.equal(computed_NV[~finite_NV], expected_NV[~finite_NV]):
         return False
+    # Infinite logits (ids that a model rules out) are equal, and infinity less infinity is NaN.
     difference_N = _root_mean_square(torch.where(finite_NV, computed_NV - expected_NV, 0))
     size_N = _root_mean_square(torch.where(finite_NV, expected_NV, 0))
     share = 1e-3 if _is_exact(dtype) else 5e-2

@@ -64,12 +64,15 @@ def transfer_(
             f"{type(model).__name__}: its head is more than a matrix with a row for each token, so "
             "no rows can be made for new ones"
         )
+    # Either may be padded. More ids than rows: another model's tokenizer, whose ids would index
+    # rows of other tokens.
     num_rows = min(len(embedding.weight), len(output.weight))
     if old.vocabulary_size > num_rows:
         raise ConfigError(
             f"{old.name} has {old.vocabulary_size:,} ids and the model {num_rows:,} rows: it is "
             "not the tokenizer of this model; name the folder that holds both"
         )
+    # Compared by identity: tied weights are one parameter under two names.
     rows_of_ids = {id(embedding.weight), id(output.weight), id(getattr(output, "bias", None))}
     for name, weight in model.named_parameters():
         if weight.shape[0] == len(embedding.weight) and id(weight) not in rows_of_ids:
@@ -79,10 +82,13 @@ def transfer_(
     old_bias_W = None if getattr(output, "bias", None) is None else output.bias.detach().clone()
     # Rows beyond the tokenizer's ids pad the matrix and belong to no token.
     used = slice(old.vocabulary_size)
+    # All rows are made before the model is changed: resizing drops the old ones.
     embedding_VH = composed_rows(embedding.weight.detach()[used], spellings, special_ids)
     output_VH = (
         None if is_tied else composed_rows(output.weight.detach()[used], spellings, special_ids)
     )
+    # `mean_resizing` would draw the added rows from the statistics of the old ones, which takes
+    # time and random numbers, and all of them are replaced below.
     model.resize_token_embeddings(new.vocabulary_size, mean_resizing=False)
     embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
     with torch.no_grad():
@@ -137,8 +143,11 @@ def special_counterparts(old_tokenizer: Any, new_tokenizer: Any) -> dict[int, in
         new_id = getattr(new_tokenizer, f"{role}_id", None)
         old_id = getattr(old_tokenizer, f"{role}_id", None)
         if new_id is not None and old_id is not None:
+            # A token may have several roles, as one that begins and ends a text; the first of
+            # `ROLES` counts.
             special.setdefault(new_id, old_id)
     old_ids = old_tokenizer.get_vocab()
+    # `added_tokens_decoder` has ordinary added tokens, too, which are spelled like others.
     for new_id, token in new_tokenizer.added_tokens_decoder.items():
         if token.special and str(token) in old_ids:
             special.setdefault(new_id, old_ids[str(token)])

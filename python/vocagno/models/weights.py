@@ -41,12 +41,15 @@ def check_folder(name: str, option: str, gguf_file: str | None = None) -> bool:
         True: f"name its folder, and the file with {gguf_option}",
         False: "a student trains the weights of safetensors; name the folder with those",
     }
+    # Each case is named here, as transformers takes a path to nothing for a name on the hub, and
+    # answers that the name has a wrong form.
     if path.is_file():
         is_gguf = path.suffix == ".gguf"
         way_out = ways_out[gguf_option is not None] if is_gguf else "name its folder"
         raise ConfigError(f"{option}: {name} is a file, not the folder of a model; {way_out}")
     if not path.exists() and name.startswith(("/", "./", "../", "~")):
         raise ConfigError(f"{option}: no folder {name}")
+    # A folder with a configuration may hold GGUF files, too: its own weights are read then.
     if not path.is_dir() or gguf_file is not None or (path / "config.json").exists():
         return path.is_dir()
     if files := sorted(file.name for file in path.glob("*.gguf")):
@@ -103,9 +106,12 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
     from transformers import AutoModelForCausalLM
 
     model_settings(name, option, gguf_file)
+    # `model_settings` looks into folders only; this asks the hub, too.
     check_no_adapter(name, option)
     options |= {"use_safetensors": True} if gguf_file is None else {"gguf_file": gguf_file}
     with naming(option):
+        # Shapes that differ are taken from the report, to name them with the other faults. Without
+        # `ignore_mismatched_sizes`, transformers' error names that option as the remedy.
         model, report = AutoModelForCausalLM.from_pretrained(
             name, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )

@@ -447,6 +447,8 @@ def encode(candidates: Candidates) -> bytes:
         column.astype("<u2").tobytes() + (column >> 16).astype(np.uint8).tobytes() * is_wide
         for column in columns
     )
+    # Likeliest first, codes ascend along K: their differences are small numbers, which zstd packs
+    # well.
     differences = np.diff(codes, axis=1, prepend=np.uint8(0))
     entropy = b"" if candidates.entropy is None else candidates.entropy.tobytes()
     content = coded_ids + differences.T.tobytes() + coded_tokens + entropy
@@ -474,6 +476,8 @@ def decode(data: bytes | NDArray[np.uint8], num_tokens: int, count: int) -> Cand
     entropy = None
     if has_entropy:
         entropy = np.frombuffer(content, np.uint8, num_tokens, length - num_tokens).copy()
+    # Whether the ids were sampled is the same in all of a store, so its manifest says it, and no
+    # frame.
     return Candidates(tokens, ids.astype(np.int32), codes, entropy=entropy)
 
 

@@ -168,8 +168,10 @@ def _compare_texts(texts: Sequence[str], stores: Sequence[ScoresOfTexts]) -> Sum
     spans, nll_KS = _on_stretches(sides)
     sizes = spans[:, 1] - spans[:, 0]
     best = nll_KS.min(0)
+    # The least loss is taken out first: exp(-loss) of a long stretch would be 0 in float64.
     mixture = best - np.log(np.exp(best - nll_KS).mean(0))
     ends_line = np.frombuffer(b"".join(data[number] for number in compared), np.uint8) == ord("\n")
+    # A line also ends with its document, which need not end with a line break.
     ends_line[ends - 1] = True
     lines = np.searchsorted(np.flatnonzero(ends_line), spans[:, 0])
     heads = np.flatnonzero(np.diff(lines, prepend=-1))

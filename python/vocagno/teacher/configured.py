@@ -275,6 +275,7 @@ def score_corpus(
     def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
         if together is not None:
             together.say(shard.first_document)
+        # The leading process says which shard is next, as locks decide that while it runs.
         texts = corpus.read(shard)
         write_scored(path, texts, teacher().score(texts.texts, advance), made_from)
 
@@ -422,6 +423,8 @@ class ConfiguredTeacher:
                 together=together,
                 part=part,
             )
+        # Nothing was scored, so that `load` has not compared the model with the scores that are
+        # here.
         if not made.shards:
             self.engine.guard(folder)
         return folder, made

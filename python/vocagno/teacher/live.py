@@ -251,7 +251,7 @@ class TextTeacher(LiveTeacher):
         nll_M = torch.full(text.is_asked_M.shape, torch.nan, device=self.device)
         for rows_N, nll_N in self._run_passes(passes, num_passes, self.scorer.losses):
             nll_M[rows_N] = nll_N.to(self.device)
-        return self._requested(nll_M, text)
+        return self._keep_requested(nll_M, text)
 
     @torch.inference_mode()
     def token_candidates(
@@ -274,13 +274,13 @@ class TextTeacher(LiveTeacher):
         ):
             for column, values in zip(columns, results, strict=True):
                 column[rows_N] = values.to(self.device)
-        nll_M = self._requested(nll_M, text)
+        nll_M = self._keep_requested(nll_M, text)
         is_none_M1 = ~nll_M.isfinite()[:, None]
         ids_MK = ids_MK.masked_fill(is_none_M1, -1)
         codes_MK = codes_MK.masked_fill(is_none_M1, NONE)
         return nll_M, ids_MK, codes_MK, entropy_M.masked_fill(is_none_M1[:, 0], NONE)
 
-    def _requested(self, nll_M: Tensor, text: LiveText) -> Tensor:
+    def _keep_requested(self, nll_M: Tensor, text: LiveText) -> Tensor:
         """(M,): the losses with NaN for tokens that were not requested. Counts requested tokens
         whose loss is NaN or infinite."""
         is_asked_M = self._here(text.is_asked_M)

@@ -285,6 +285,7 @@ def _uniform(ids: NDArray[np.int64], sample_number: int | None) -> NDArray[np.fl
     for values in (previous, second_previous):  # the factors of SplitMix64
         mixed = (mixed ^ values) * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
+    # 24 bits, as many as float32 holds exactly: a number that rounds up to 1 would be out of range.
     return (mixed >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
 
 

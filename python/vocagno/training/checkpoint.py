@@ -113,9 +113,9 @@ class Checkpoints:
 
 
 def _not_restored(folder: Path, error: Exception) -> StoreError:
-    why = " ".join(f"{type(error).__name__}: {error}".split())
+    fault = " ".join(f"{type(error).__name__}: {error}".split())
     return StoreError(
-        f"{folder} could not be restored ({why}); remove it to resume from an earlier one, or give "
+        f"{folder} could not be restored ({fault}); remove it to resume from an earlier one, or give "
         "another output"
     )
 
@@ -127,6 +127,7 @@ def latest_step(folder: Path) -> int:
 
 def saved_steps(folder: Path) -> list[int]:
     """The steps of all whole checkpoints in a folder, in no order."""
+    # A checkpoint that is being written or removed, `step_N.tmp`, does not count.
     names = (path.name.removeprefix("step_") for path in folder.glob("step_*"))
     return [int(name) for name in names if name.isdecimal()]
 
@@ -201,6 +202,8 @@ class MetricsLog:
         """The mean loss of the last window before that step; None if there is none."""
         self.evaluated_step: int = 0
         """The last step after which the benchmarks were run; 0 if they were not."""
+        # A killed run may have logged steps beyond its last checkpoint: they are taken again, and
+        # their lines would stand twice.
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         kept = [line for line in lines if resumed_step and _step_of(line) <= resumed_step]
         for entry in map(json.loads, kept):

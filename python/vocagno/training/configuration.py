@@ -101,6 +101,8 @@ def kept_config(output: Path) -> Config:
 
 def check_same_run(config: Config) -> bool:
     """True if this run was begun in the output folder. Raises: ConfigError if another run was."""
+    # A run that failed before its first step leaves a configuration, but nothing to be consistent
+    # with: it may be begun again with other options.
     if not (config.output / _KEPT).is_file() or not is_begun(config.output):
         return False
     now, before = config.as_options(), kept_config(config.output).as_options()

@@ -52,6 +52,8 @@ class CorpusSample:
         """The number of each document's shard, among the shards that were read."""
         count = min(SHARDS, len(corpus.shards))
         for number in range(count):
+            # Evenly spaced, as a corpus may be sorted: its first documents may be unlike all
+            # others.
             documents = corpus.read(corpus.shards[number * len(corpus.shards) // count])
             ends = np.cumsum([len(text.encode()) for text in documents.texts])
             end = max(1, int(np.searchsorted(ends, _SAMPLE_BYTES / count, side="right")))
@@ -70,6 +72,8 @@ class CorpusSample:
         sizes = np.bincount(self.shards, [len(text.encode()) for text in self.texts])
         sample_bytes, all_bytes = max(1, sizes.sum()), max(1, self.corpus.text_bytes)
         num_shards = len(sizes)
+        # The standard error of a ratio of sums (tokens over bytes) with shards as the sampled
+        # units, because documents of one shard may be alike.
         residual = counts - counts.sum() / sample_bytes * sizes
         # The last factor is 0 for a sample that is the whole corpus, which leaves no error.
         unread = 1 - sample_bytes / all_bytes
@@ -315,10 +319,13 @@ def _measure_other_tasks(config: Config, training: Training, validated: int) -> 
         share = validated / max(1, measured["validation_tokens"])
         validation = times * share * measured["validation_seconds"]
     began = time.monotonic()
+    # Written to the temporary folder of the estimate: its disk may be another one than that of
+    # `output`.
     training.checkpoints.save(1)
     seconds = time.monotonic() - began
     files = [path for path in training.checkpoints.folder.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
+    # At the end the weights are written again, as the final model.
     model = sum(path.stat().st_size for path in files if path.suffix == ".safetensors")
     saved = math.ceil(train.steps / train.checkpoint_every)
     began = time.monotonic()

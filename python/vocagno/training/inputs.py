@@ -114,6 +114,8 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
     Raises: ConfigError for a student or teacher that cannot be what the run needs; StoreError if
         more of the text than `guidance.min_coverage` allows has no scores.
     """
+    # Cheap checks come before hours of work: tokenizers, teacher and buckets can refuse a run
+    # before a token is scored.
     corpora = _Corpora(config, show_progress)
     tokenizer, settings = _student(config)
     teacher = _teacher(config, tokenizer, device)  # refused before rows and scores are made
@@ -196,6 +198,7 @@ def _student(config: Config) -> tuple[StudentTokenizer, Any]:
     prefix = tokenizer.spans.prefix_ids
     ids = {"eos_token_id": tokenizer.eos_id, "bos_token_id": prefix[0] if prefix else None}
     settings = student_settings(student, size, config.data.seq_len, **ids)  # before hours of work
+    # A tokenizer that is not named is that of the model's own folder.
     if student.tokenizer is not None:
         check_own_tokenizer(tokenizer.spans, student.model, "student")
     return tokenizer, settings
@@ -279,6 +282,7 @@ def bucket_tables(
         return []
     cache = config.data.cache / "buckets"
     tables = [buckets(tokenizer.spans, teacher.spans, cache=cache) for teacher in teachers]
+    # Pairs were once refused after hours of scoring.
     for table in tables:
         table.check()
     return tables

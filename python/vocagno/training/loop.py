@@ -117,6 +117,7 @@ class Training:
             self.evaluation = Evaluation(
                 config.eval, folder, accelerator, model, self.final_tokenizer, self.host_sum
             )
+        # `rows_of` takes any step, so it does not matter at which one the run resumes.
         self.watch: Watch = Watch(self._batches(0), inputs.rows, config.data.seq_len, self.host_sum)
         self.warnings: Warnings = Warnings(config.guidance, self.train.steps)
         self.checkpoints: Checkpoints = Checkpoints(
@@ -186,6 +187,7 @@ class Training:
         train, main = self.train, self.accelerator.is_main_process
         if main:
             self.checkpoints.clean()
+        # The first process decides: a shared folder may show the others an older listing.
         first_step = broadcast(latest_step(self.checkpoints.folder))
         if first_step:
             self.checkpoints.load(first_step)
@@ -309,6 +311,7 @@ class Training:
         if spikes:
             entry["spikes"] = spikes
         peak = peak_flops(self.accelerator.device, self.train.precision)
+        # The rate is that of all processes, and the peak that of one device.
         if peak is not None:
             rate = entry["tokens_per_s"] / self.accelerator.num_processes
             entry["mfu"] = round(rate * self.flops / peak, 4)

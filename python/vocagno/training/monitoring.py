@@ -54,6 +54,8 @@ class DeviceTime:
             yield
             self._seconds += time.monotonic() - began
             return
+        # Events are taken by the device when it reaches them. A clock on the host would see
+        # launches only.
         begin, end = (torch.Event(self._device, enable_timing=True) for _ in range(2))
         begin.record()
         yield
@@ -135,6 +137,8 @@ def token_entry(where: str, method: Method, sums: LossSums, counts: TokenCounts)
         sums, counts: the totals of all processes.
     Raises: GuidanceError if the device kept another number of tokens than the alignment says.
     """
+    # The host counted the kept tokens from the alignment, and the device ranked them: if the
+    # numbers differ, columns and tokens do not belong together.
     kept = counts.kept if method.knows_kept else sums.kept
     # A loss that is not finite has its own error, which names the rows (`Watch`).
     if kept != sums.kept and math.isfinite(sums.nll):
@@ -167,6 +171,8 @@ class Warnings:
         self._first_step = steps * _SETTLED
         self._is_unusual = False
         self._is_behind = False
+        # Judged once: the warning is for the paper's quota, whose threshold is an excess loss only
+        # if nothing else ranks.
         self._is_judged = not (guidance.keeps_quota and guidance.criterion == "excess")
 
     def look(self, entry: Entry) -> list[str]:
@@ -288,6 +294,8 @@ class Watch:
 
     def largest(self, record: StepRecord) -> list[dict[str, Any]]:
         """The rows of a step with the largest losses, over all processes, worst first."""
+        # The rows of the step are computed again from its number; nothing is kept for the case of a
+        # spike.
         numbers = [row for rows in self.batches.rows_of(record.step) for row in rows]
         losses = (torch.cat(record.row_sums) / self.seq_len).tolist()
         rows = [
@@ -362,6 +370,8 @@ def tracking(
     try:
         yield lambda entry: accelerator.log(_numbers(entry), step=entry["step"])
     finally:
+        # Accelerate's `end_training` would also end the process group, which the processes still
+        # need.
         for tracker in accelerator.trackers:
             tracker.finish()
         accelerator.trackers.clear()

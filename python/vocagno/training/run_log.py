@@ -189,6 +189,8 @@ def read_run(folder: Path, name: str | None = None) -> Run:
         entries.append(entry)
         kinds = [kind for kind in last if getattr(entry, kind) is not None]
         for kind in kinds:
+            # Two runs that wrote into one folder, or a log that was put together by hand, would
+            # give a curve that goes back.
             if entry.step <= last[kind]:
                 raise RunError(
                     f"{where}: step {entry.step} with `{kind}` after step {last[kind]}; expected "

@@ -77,6 +77,7 @@ def choose_samples(
     longer = [number for number, size in enumerate(sizes) if size > SHORTEST]
     samples: list[Sample] = []
     for number in longer or [number for number, size in enumerate(sizes) if size]:
+        # One document at a time: the first three are enough, and a shard may have thousands.
         tokens, refused = tokenizer.spans.try_encode([documents.texts[number]])
         if refused:
             continue

@@ -25,6 +25,8 @@ class RowOrder:
 
     def row(self, sample: int) -> int:
         """The row of a sample, which is numbered from the start of the run."""
+        # The permutation of the last epoch is kept, as samples come in order; any other one is made
+        # again from the same three numbers, so that nothing has to be saved.
         epoch, place = divmod(sample, self.num_rows)
         if epoch != self._epoch:
             generator = np.random.Generator(np.random.PCG64([self.seed, epoch, self.corpus]))
@@ -50,6 +52,8 @@ class MixedOrder:
         """The row of a sample; rows are numbered through all corpora in their order."""
         cycles, place = divmod(sample, len(self._cycle))
         corpus = int(self._cycle[place])
+        # The number of the sample among those of its corpus, which has epochs of its own, in the
+        # order that it has in a run without the others.
         of_corpus = cycles * self._counts[corpus] + int(self._before[place])
         return self._first_rows[corpus] + self._orders[corpus].row(of_corpus)
 

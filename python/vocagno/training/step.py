@@ -142,6 +142,8 @@ class Stepper:
             stop: True if this process got a signal to stop.
         """
         guidance, num_processes = self.method.guidance, self.accelerator.num_processes
+        # The counts come from the collator, so that the denominator is known before any forward
+        # pass, and the host need not ask the device for it.
         local = torch.stack([batch.counts.tensor() for batch in micro_batches])
         # The signal travels with the counts: all processes stop after the same step, and a step
         # needs one sum over the hosts.
@@ -155,6 +157,9 @@ class Stepper:
             group["lr"] = rate
         sums, row_sums = [], []
         passes = self._numbers_of_passes(micro_batches)
+        # The sums of all micro-batches and processes are divided by one count. A mean of means
+        # would weigh a token more in a micro-batch with few of them: 8 x 1 would not train as 1 x 8
+        # does.
         for on_host, num_passes in zip(micro_batches, passes, strict=True):
             batch = on_host.to(self.accelerator.device)
             if self.live is not None:
@@ -178,6 +183,7 @@ class Stepper:
         The processes take a shared teacher's passes together, so the largest number counts.
         """
         numbers = [len(batch.passes) for batch in micro_batches]
+        # A process with fewer passes than the others would leave them waiting in a collective.
         if self.is_teacher_shared:
             numbers = self.host_sum.largest(torch.tensor(numbers)).tolist()
         return numbers

@@ -150,6 +150,8 @@ class Evaluation:
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         if "FSDP" in str(self.accelerator.distributed_type):
             whole = self.accelerator.get_state_dict(student)
+            # Processes with sharded weights must take forward passes together, and answers differ
+            # in length.
             if rank:
                 return []
             return list(self._answer_share(self._copy(whole), 0, 1))
@@ -191,6 +193,7 @@ class Evaluation:
             for task in self.tasks:
                 name, graded = task.benchmark.name, []
                 items = [question.item for question in task.asked]
+                # In the order of the file, not of the lengths by which the questions were asked.
                 for item in sorted(items, key=lambda item: item.index):
                     completion = completions[name, item.index]
                     verdict = judge.verdict(task.benchmark, item, completion)

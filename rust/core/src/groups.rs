@@ -99,6 +99,7 @@ fn find<T: Offset>(student: &Side<'_, T>, teacher: &Side<'_, T>, found: &mut Gro
     let (mut s, mut t) = (0, 0);
     while s < own.len() && t < other.len() {
         let (first_s, first_t) = (s, t);
+        // The group begins with the token that starts first, and at first reaches to its end.
         let mut reach = if own[s][0] <= other[t][0] { own[s][1] } else { other[t][1] };
         loop {
             let taken = s + t;
@@ -108,6 +109,7 @@ fn find<T: Offset>(student: &Side<'_, T>, teacher: &Side<'_, T>, found: &mut Gro
                 break;
             }
         }
+        // Otherwise the run is text that only one side has: it is in no group.
         if first_s < s && first_t < t {
             push(&mut found.student, student.range(first_s, s))?;
             push(&mut found.teacher, teacher.range(first_t, t))?;

@@ -38,6 +38,7 @@ mod sealed {
     #[expect(clippy::cast_sign_loss, reason = "not negative, by its contract")]
     impl Place for i32 {
         fn bytes_from(self, origin: Self) -> usize {
+            // The difference of two `i32` may not fit an `i32`; wrapped and read as `u32` it is exact.
             self.wrapping_sub(origin) as u32 as usize
         }
         fn later(self, bytes: i32) -> Self {

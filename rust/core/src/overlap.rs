@@ -105,6 +105,7 @@ impl<T: Offset> Text<T> {
     /// Number of spans before a flat row of this text.
     fn index(&self, flat: usize) -> usize {
         let before = flat - self.all.start; // rows before it, some of which may be empty spans
+        // At most as many rows are missing from `rows` as there are empty spans: a small window holds the answer.
         let low = before.saturating_sub(self.all.len() - self.spans.len());
         let window = self.rows.get(low..before.min(self.rows.len())).unwrap_or_default();
         low + window.partition_point(|&row| usize::try_from(row).is_ok_and(|row| row < flat))

@@ -321,6 +321,7 @@ fn slice(text: &str, [start, end]: Span<i32>) -> &str {
     let is_inside = |at: usize| bytes.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
     let mut start = usize::try_from(start).unwrap_or_default().min(bytes.len());
     let mut end = usize::try_from(end).unwrap_or_default().clamp(start, bytes.len());
+    // A span may begin or end inside a character (a token that is a part of one): the whole character is compared.
     while is_inside(start) {
         start -= 1;
     }

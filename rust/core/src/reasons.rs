@@ -122,6 +122,8 @@ struct Scored<'a, L> {
 impl<L: Loss> Scored<'_, L> {
     #[inline]
     fn has_any(&mut self, range: &ops::Range<usize>) -> Result<bool, Error> {
+        // Most ranges are short, and counting all losses first would cost more than reading these. Long ranges may
+        // overlap, so reading each would not be linear.
         let few = range.start..range.end.min(range.start + FEW);
         Ok(any_finite(&self.losses[few]) || (range.len() > FEW && self.counted(range)?))
     }

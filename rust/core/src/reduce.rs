@@ -78,6 +78,7 @@ pub fn reduce_into<L: Loss>(
 #[inline]
 fn extreme<L: Loss>(range: &[L], none: L, better: impl Fn(L, L) -> L) -> Option<f64> {
     let [low, high] = L::BOUNDS;
+    // NaN fails both comparisons, so it is replaced as infinite losses are.
     let known = |loss: L| if low < loss && loss < high { loss } else { none };
     let (&first, &last) = range.first().zip(range.last())?;
     let ends = better(known(first), known(last));

@@ -13,6 +13,8 @@ pub(crate) fn align<T: Offset>(
     out: &mut [TokenRange],
     to_row: impl Fn(usize) -> i32,
 ) {
+    // Two cursors, as the ends of ranges move at their own pace. A span that starts or ends before the previous one
+    // moves its cursor back, so student spans need no order.
     let (mut first, mut stop) = (0, 0);
     let mut previous = [T::MIN; 2];
     for (range, &span) in out.iter_mut().zip(student) {
@@ -49,6 +51,7 @@ pub(crate) fn seek<T: Offset>(spans: &[Span<T>], from: usize, back: bool, before
         low += step + 1;
         step *= 2;
     }
+    // The last probe, at `low + step`, failed or lay beyond the end: the boundary is not behind it.
     let high = spans.len().min(low + step);
     low + spans[low..high].partition_point(before)
 }

@@ -69,6 +69,7 @@ fn starts_row<T: Offset>(
     out.fill(-1);
     let mut others = starting(teacher).peekable();
     for (token, start) in starting(student) {
+        // Both sides start at strictly increasing places, so one walk over both finds all equal ones.
         while others.next_if(|&(_, other)| other < start).is_some() {}
         if let Some((index, _)) = others.next_if(|&(_, other)| other == start) {
             out[token] = to_row(base + index);
@@ -81,6 +82,7 @@ fn starts_row<T: Offset>(
 fn starting<T: Offset>(spans: &[Span<T>]) -> impl Iterator<Item = (usize, T)> {
     let mut reached = T::MIN;
     spans.iter().enumerate().filter(|(_, span)| !is_empty(span)).filter_map(move |(token, &[start, end])| {
+        // A token that starts inside the text of the previous one (a byte of its character) starts nowhere by itself.
         let is_free = reached <= start;
         reached = end;
         is_free.then_some((token, start))

@@ -53,7 +53,7 @@ class MakeResult:
     seconds: float
 
     def as_dict(self) -> dict[str, float]:
-        """For the last line of a command."""
+        """Returns the counts as the last line of a command prints them."""
         return {
             "shards_made": self.shards,
             "seconds": round(self.seconds, 2),
@@ -71,6 +71,7 @@ class Tally(AbstractContextManager["Tally"]):
         shards: what is to be there in the end.
         there: what was there before.
         """
+        # The bar counts bytes of text: these are known from the start, the number of tokens is not.
         self._of_documents = sum(shard.documents for shard in shards)
         self._documents = sum(shard.documents for shard in there)
         self._bytes = sum(shard.text_bytes for shard in there)
@@ -81,7 +82,7 @@ class Tally(AbstractContextManager["Tally"]):
         self._progress = Progress(verb, total, unit="B", show=show, start=self._bytes)
 
     def inside(self, shard: CorpusShard, fraction: float, tokens: int) -> None:
-        """A fraction of a shard, and its tokens so far."""
+        """Shows a fraction of a shard that is being made, and its tokens so far."""
         text_bytes = self._bytes + int(fraction * shard.text_bytes)
         documents = self._documents + int(fraction * shard.documents)
         note = f"{documents:,} of {self._of_documents:,} documents"
@@ -91,18 +92,18 @@ class Tally(AbstractContextManager["Tally"]):
         self._progress.at(text_bytes, note)
 
     def done(self, shard: CorpusShard, tokens: int) -> None:
-        """A shard that has been made since."""
+        """Counts a shard that has been made since the tally began."""
         self._bytes += shard.text_bytes
         self._documents += shard.documents
         self._tokens += tokens
         self._shards += 1
         self.inside(shard, fraction=0.0, tokens=0)  # what follows has not begun
 
-    def made(self) -> MakeResult:
+    def result(self) -> MakeResult:
         return MakeResult(self._shards, self._tokens, time.monotonic() - self._began)
 
-    def __exit__(self, *what: Any) -> None:
-        self._progress.__exit__(*what)
+    def __exit__(self, *error: Any) -> None:
+        self._progress.__exit__(*error)
 
 
 def finish_store(
@@ -128,12 +129,15 @@ def finish_store(
     if differing := [name for name in names if described[name][1] != origin]:
         raise _mixed_error(folder, names, differing, first)
     entries = [entry for entry, _ in described.values()]
+    # The inputs may be equal although the text is not: shards of another corpus, copied here, were
+    # made into a store without a word.
     if text is not None and text != digest(*(entry.text_hash for entry in entries)):
         raise StoreError(
             f"{folder}: some shards are of another text than the store; delete {folder / LOCKS} "
             "and make the store again, which names them"
         )
     write_report(folder, [(entry.name, entry.counts) for entry in entries])
+    # The manifest comes last: a folder that has one is a finished store to every reader.
     manifest = Manifest(first.kind, first.version, first.made_from, entries)
     manifest.save(folder)
     for parent in {(folder / name).parent for name in names} | {folder}:
@@ -193,6 +197,8 @@ def finish_parts(folder: Path, kind: StoreKind) -> None:
     if (folder / MANIFEST).is_file():
         return check_files(folder, Manifest.load(folder, kind))
     claim = read_claim(folder)
+    # Only the claim says how many shards there are to be; what is in the folder may lack the last
+    # ones.
     if claim is None or claim.shards is None:
         raise StoreError(f"{folder}: no store is being made here in parts")
     names = [shard_name(number, claim.shards) for number in range(claim.shards)]
@@ -215,6 +221,7 @@ def _finish(folder: Path, here: Path, names: Sequence[str], kind: StoreKind, tex
         gather(folder, here, names, to_finish=True)
     finish_store(here, names, kind, text)
     if isinstance(folder, Address):
+        # The manifest last: from then on others read the address as a finished store.
         for name in (REPORT, MANIFEST):
             if (here / name).is_file():
                 (folder / name).put(here / name)
@@ -235,6 +242,8 @@ class Part:
     count: int
 
     def of(self, items: Sequence[AnyItem]) -> Sequence[AnyItem]:
+        # A part ends where the next one begins, whatever `count` divides, so that no item is lost
+        # or made twice by jobs that do not know each other.
         first, end = (len(items) * n // self.count for n in (self.number - 1, self.number))
         return items[first:end]
 
@@ -254,7 +263,7 @@ def make_store(
     show_progress: bool,
     part: Part | None = None,
 ) -> MakeResult:
-    """Returns when the store is complete. Existing shards are kept.
+    """Makes the shards that a store lacks, and returns when it is complete. The others are kept.
 
     Args:
         folder: of the store, or an address.
@@ -267,12 +276,15 @@ def make_store(
     folder = path_of(folder)
     limit = RefusalLimit(folder, corpus.documents, corpus.max_refused)
     check_shard_bytes(corpus, folder)
+    # None, of a store that is not finished, is not equal to []. Too many refused documents are an
+    # error also where nothing is left to make: the limit may be lower than in the first attempt.
     if _torn(corpus, folder, kind, made_from) == []:
         limit.check(Manifest.load(folder, kind).count(REFUSED))
         return MakeResult(0, 0, 0.0)
     is_known = _claim(corpus, folder, kind, made_from, is_alone=part is not None)
     shards = named_shards(corpus)
     names = list(shards) if part is None else list(part.of(list(shards)))
+    # Everything is made in a local folder, whose name for an address follows from the claim above.
     here = folder
     if isinstance(folder, Address):
         here = folder_for(folder)
@@ -288,6 +300,9 @@ def make_store(
 
         def make_named(name: str) -> None:
             began, path, shard = time.monotonic(), shard_file(here, name), shards[name]
+            # At an address a shard is in its place here only once it is uploaded. Until then it
+            # waits in a folder of partial files, so that a failed upload does not cost making it a
+            # second time.
             new = path if here == folder else path.parent / MAKING / path.name
             if not new.is_file():  # else publishing failed
                 make(shard, new, lambda *far: tally.inside(shard, *far))
@@ -297,6 +312,7 @@ def make_store(
             notes.add(entry_of(name, made), time.monotonic() - began, origin_of(made.description))
 
         def report(name: str) -> None:
+            # Another process may have made it, with other options: its inputs are compared as well.
             description = _description(here, name, shards[name], made_from)
             tally.done(shards[name], description.counts["tokens"])
             limit.add(description)
@@ -306,7 +322,7 @@ def make_store(
             for name in missing:
                 make_named(name)
                 report(name)
-            return tally.made()
+            return tally.result()
         share(
             missing,
             here,
@@ -315,11 +331,13 @@ def make_store(
             report=report,
             partial=MAKING,
         )
+    # The processes end together. The first one writes the manifest; the others wait, and find it.
     with exclusively(MANIFEST, here):
         if not (folder / MANIFEST).is_file():
             _finish(folder, here, names, kind, corpus.fingerprint)
+    # `report` saw only the shards that were made since; the manifest counts the earlier ones, too.
     limit.check(Manifest.load(folder, kind).count(REFUSED))
-    return tally.made()
+    return tally.result()
 
 
 def _claim(
@@ -328,6 +346,8 @@ def _claim(
     """Records what is being made in the folder. Returns whether it was known before."""
     size = corpus.shard_bytes
     claim = Claim(kind.kind, corpus.fingerprint, len(corpus.shards), made_from, size)
+    # Jobs with a part run where files cannot be locked, and addresses have no locks. Two of them
+    # may claim at the same moment: `Claim.save` lets the first one win.
     has_locks = not (is_alone or isinstance(folder, Address))
     with exclusively(MANIFEST, folder) if has_locks else nullcontext():
         if torn := _torn(corpus, folder, kind, made_from):
@@ -353,6 +373,7 @@ def _torn(
     if not (folder / MANIFEST).is_file():
         return None
     store = Manifest.load(folder, kind)
+    # This is `Corpus.fingerprint`, from the hashes in the manifest: no shard is opened.
     inputs = {"text": digest(*(entry.text_hash for entry in store.shards)), **store.made_from}
     expected = {"text": corpus.fingerprint, **made_from}
     if inputs != expected:

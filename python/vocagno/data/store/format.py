@@ -23,6 +23,8 @@ from vocagno.system.addresses import Address, path_of
 from vocagno.system.files import appearing, digest, file_digest, write_json
 
 MANIFEST = "manifest.json"
+# Names come from manifests that others may have written: no part begins with a dot, so that none
+# leads out of the folder (`..`) or to its locks, and none holds a drive or a second folder.
 _NAME = re.compile(r"(?:[^./\\:\0][^/\\:\0]*/)?[^./\\:\0][^/\\:\0]*")
 
 
@@ -41,7 +43,7 @@ class Entry:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "Entry":
-        """From its fields as JSON has them."""
+        """Makes an entry from its fields as JSON has them."""
         return cls(**{**fields, "frame": Frame(**fields["frame"])})
 
     def file(self, folder: Path) -> Path:
@@ -63,6 +65,7 @@ class Entry:
                 if fresh and copy.is_file():
                     raise
                 fresh = copy.is_file()  # else another process made room meanwhile
+        # A file that is missing is named by `shard_type`, below.
         size = path.stat().st_size if path.is_file() else None
         if size is not None and size != self.bytes:
             raise StoreError(
@@ -89,6 +92,7 @@ class Manifest:
     def torn(self, folder: Path) -> list[Path]:
         """The files of shards that are missing or truncated."""
         if isinstance(folder, Address):
+            # One listing instead of a request for each shard.
             sizes = folder.sizes()
             torn = [
                 shard for shard in self.shards if sizes.get(f"{shard.name}.arrow") != shard.bytes
@@ -97,6 +101,7 @@ class Manifest:
         return [file for entry in self.shards if not entry.is_there(file := entry.file(folder))]
 
     def save(self, folder: Path) -> None:
+        # The check is over values, not over the bytes of the file, so that its layout may change.
         fields = asdict(self)
         write_json(folder / MANIFEST, {**fields, "check": _check(fields)})
 
@@ -115,24 +120,26 @@ class Manifest:
         try:
             fields = json.loads(path.read_bytes())
             check = fields.pop("check")
-            found = fields["kind"], fields["version"]
+            kind_name, version = fields["kind"], fields["version"]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise StoreError(f"{path}: not a vocagno manifest: {error!r}") from error
+        # Before kind and version are compared: a flipped bit in one of them is damage, not another
+        # format.
         if check != _check(fields):
             raise StoreError(
                 f"{path}: the manifest is damaged (its check differs); delete it and make the "
                 "store again (undamaged shards are kept)"
             )
-        if found[0] != kind.kind:
-            raise StoreError(f"{path}: holds {found[0]}, expected {kind.kind}")
-        if found[1] != kind.version:
+        if kind_name != kind.kind:
+            raise StoreError(f"{path}: holds {kind_name}, expected {kind.kind}")
+        if version != kind.version:
             raise StoreError(
-                f"{path}: format version {found[1]}, but this vocagno reads {kind.version}; "
+                f"{path}: format version {version}, but this vocagno reads {kind.version}; "
                 "make the store again, or install the vocagno that wrote it"
             )
         entries = [Entry.of(entry) for entry in fields["shards"]]
         check_names([entry.name for entry in entries], path)
-        return cls(*found, fields["made_from"], entries)
+        return cls(kind_name, version, fields["made_from"], entries)
 
 
 def check_names(names: list[str], where: Path) -> None:
@@ -158,6 +165,8 @@ class RowShard(Shard):
 
     def __init__(self, path: Path, frame: Frame | None = None) -> None:
         super().__init__(path, frame)
+        # A run reads a row in every epoch, and compares its checksum only the first time
+        # (docs/scores.md, "Opening": 93 us, then 8).
         self._known_whole = np.zeros(len(self), np.bool_)
 
     def is_whole(self, row: int) -> bool:
@@ -229,8 +238,12 @@ class ShardedStore(Generic[AnyShard]):
         self._ends = list(accumulate(entry.counts[kind.unit] for entry in self.manifest.shards))
         most = _MOST_OPEN
         if isinstance(self.folder, Address):
+            # A mapped copy keeps its space on the disk after the cache has dropped it, until it is
+            # closed. So what is open has to fit the bound of the cache, too.
             largest = max((entry.bytes for entry in self.manifest.shards), default=1)
             most = max(1, min(MOST_OPEN, cache_bytes() // largest))
+        # A cache of this store: as a decorator of the method it would be one for all stores, and
+        # keep them alive.
         self.shard: Callable[[int], AnyShard] = lru_cache(most)(self._open)
         """Shard `number`; it stays open until many other shards have been used."""
 
@@ -261,6 +274,8 @@ class ShardedStore(Generic[AnyShard]):
         number, row = find_part(index, self._ends, self._kind.unit)
         shard = self.shard(number)
         if isinstance(self.folder, Address) and not shard.is_whole_once_read(row):
+            # The copy in the cache is damaged, not the object. It is fetched again, and the mapping
+            # of the damaged file dropped with the others, as single ones cannot be.
             self.manifest.shards[number].open(self.folder, self._kind.shard_type, fresh=True)
             cast("Any", self.shard).cache_clear()
             shard = self.shard(number)
@@ -290,6 +305,7 @@ class ShardedStore(Generic[AnyShard]):
         path = entry.file(self.folder)
         try:
             if isinstance(path, Address):
+                # The object is what is verified, not a copy of an earlier day.
                 path = local_copy(path, entry.bytes, entry.file_hash, fresh=True)
             elif not path.is_file():
                 raise StoreError(f"{path}: the shard is missing")
@@ -321,7 +337,10 @@ MAX_REFUSED = 0.001
 REFUSED = "refused_documents"
 """Their count in a shard; a shard that leaves nothing out has none."""
 _AT_LEAST = 10
+"""Refused documents that any limit above 0 allows: of a small corpus, a share of 0.1 % would be
+less than one document."""
 _NAMED = 1_000
+"""Most lines of a report."""
 
 
 class RefusalLimit:
@@ -363,6 +382,7 @@ def write_report(folder: Path, shards: Sequence[tuple[str, dict[str, int]]]) -> 
     entries: list[dict[str, Any]] = []
     before = 0
     for name, counts in shards:
+        # A shard that omits nothing is not opened: usually the report costs no reading.
         if REFUSED in counts and len(entries) < _NAMED:
             refused = Shard(folder / f"{name}.arrow").description.refused
             entries += [
@@ -377,6 +397,7 @@ def write_entries(folder: Path, entries: Sequence[dict[str, Any]]) -> None:
     """Writes the report, the first 1,000 of these lines; removes it if there are none."""
     path = folder / REPORT
     if not entries:
+        # An earlier attempt, with another tokenizer for example, may have left one.
         path.unlink(missing_ok=True)
         return
     with appearing(path) as file:

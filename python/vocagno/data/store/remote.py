@@ -17,6 +17,7 @@ from vocagno.system.files import appearing, file_digest
 from vocagno.system.shared_work import LOCKS, exclusively
 
 _CONNECTIONS = 8
+"""Number of shards that are fetched or uploaded at once."""
 MOST_OPEN = 64
 """Maximum number of mapped shards per store: those that the cache drops keep their space."""
 
@@ -41,9 +42,12 @@ def local_copy(file: Address, size: int, file_hash: str, *, fresh: bool = False)
     folder = cache_folder() / "objects"
     path = folder / f"{file_hash}{file.suffix}"
     if not fresh and path.is_file():
+        # The time of change is the order in which `_make_room` drops files: reading one makes it
+        # the newest.
         with suppress(OSError):  # another process drops it
             os.utime(path)
         return path
+    # Two digits: at most 256 lock files, however many shards the cache has seen.
     with exclusively(file_hash[:2], folder):  # others wait for it, and fetch none
         if fresh or not path.is_file():
             _make_room(folder, size)
@@ -67,7 +71,12 @@ _ABANDONED = 3600e9
 
 
 def _make_room(folder: Path, size: int) -> None:
-    """Partial files count, and those of killed processes go in their turn, too."""
+    """Removes the files of the cache that were used longest ago until `size` more bytes fit.
+
+    Partial files count, and those of killed processes go in their turn, too.
+    """
+    # Listing takes longer the fuller the cache is. A process therefore takes a share of the room
+    # that it finds, and lists the files again when that is used up, not for every shard.
     key = folder, (bound := cache_bytes())
     _free[key] = _free.get(key, 0) - size
     if _free[key] >= 0:
@@ -107,6 +116,9 @@ def gather(
             is_same = _upload(path, file, mark_file)
         else:
             is_known = mark_file.is_file() and mark_file.read_text() == mark
+            # A mark of "" (a file system without ETags) tells nothing. While shards are made that
+            # is enough; the manifest names hashes of bytes, so before it is written these are
+            # fetched again.
             is_same = is_known and not (to_finish and not mark)
         if not is_same:
             for notes in (folder / MAKING).glob("*.jsonl"):  # one may be of the other bytes
@@ -128,7 +140,7 @@ def publish(new: Path, path: Path, file: Address) -> None:
 
 
 def _upload(path: Path, file: Address, mark_file: Path) -> bool:
-    """Returns whether no other machine has."""
+    """Uploads a shard unless another machine has uploaded one. Returns whether it did."""
     with suppress(FileExistsError):
         file.put(path, is_new=True)
         mark_file.write_text(file.mark())
@@ -137,6 +149,9 @@ def _upload(path: Path, file: Address, mark_file: Path) -> bool:
 
 
 def _fetch(file: Address, path: Path) -> None:
+    # The mark is asked for before the bytes. If another machine replaces the object in between, the
+    # mark is the older one, and the next `gather` fetches again. Without a mark file, as after a
+    # kill during the copy, it does so, too.
     mark_file, mark = _mark_file(path), file.mark()
     mark_file.unlink(missing_ok=True)
     with appearing(path, path.parent / MAKING) as written:

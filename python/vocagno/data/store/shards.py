@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from vocagno.errors import InputError
 from vocagno.system.files import appearing, digest
 
+# Partial files lie apart from the shards: who makes a shard lists them, to remove those of killed
+# processes, and listing 30,000 shards took 65 ms where a shard took 8.
 MAKING = ".making"
 """Folder of partial files and notes, in each folder with shards. Finishing a store removes it."""
 REMEDY = "delete the shard and the manifest, and make the store again (other shards are kept)"
@@ -32,7 +34,7 @@ class Refused(NamedTuple):
     """Its number in the shard."""
     place: str
     """File and line."""
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Description:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "Description":
-        """From its fields as JSON has them."""
+        """Makes a description from its fields as JSON has them."""
         refused = [Refused(*values) for values in fields.pop("refused", ())]
         return cls(**fields, refused=refused)
 
@@ -62,8 +64,10 @@ def write_shard(path: Path, columns: dict[str, pa.Array], description: Descripti
     """Writes one record batch with its description, atomically."""
     batch = pa.record_batch(columns)
     fields = {name: getattr(description, name) for name in Description.__slots__}
+    # A store that omits nothing keeps the bytes that it had before documents could be omitted.
     if not fields["refused"]:
         del fields["refused"]
+    # Sorted, so that the same inputs give the same bytes, which the manifest's hash names.
     schema = batch.schema.with_metadata({_METADATA_KEY: json.dumps(fields, sort_keys=True)})
     with appearing(path, path.parent / MAKING) as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(batch.replace_schema_metadata(schema.metadata))
@@ -97,6 +101,7 @@ class Shard:
         try:
             with pa.memory_map(str(path)) as file:  # the mapping lives as long as its buffers
                 self._bytes = file.read_buffer()
+            # Before Arrow reads anything: it trusts the places and types that a file states.
             if frame is not None and self._frame_hash(frame.start, frame.stop) != frame.hash:
                 raise StoreError(
                     f"{path}: damaged, or not the shard that the manifest names; {REMEDY}"
@@ -107,6 +112,7 @@ class Shard:
             self.description: Description = Description.of(fields)
         except FileNotFoundError:
             raise StoreError(f"{path}: the shard is missing; make the store again") from None
+        # A StoreError is a ValueError, too: this clause keeps its message from the last one.
         except StoreError:
             raise
         except OSError as error:
@@ -128,6 +134,7 @@ class Shard:
         places = [
             (buffer.address - self._bytes.address, buffer.size)
             for column in self.batch.columns
+            # Columns without nulls have no bitmap, and an empty buffer has no place in the file.
             for buffer in column.buffers()
             if buffer is not None and buffer.size
         ]
@@ -144,8 +151,11 @@ class Shard:
         array = self.batch.column(column)
         while isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
             array = array.values
+        # pyarrow has no view of this type that does not copy. A shard is one record batch, so that
+        # its columns start at the first byte of their buffers.
         if pa.types.is_fixed_size_binary(array.type):
             return np.frombuffer(array.buffers()[1], np.dtype((np.void, array.type.byte_width)))
+        # A column that would have to be copied is a fault, not a slow path: hence an error.
         view: NDArray[Any] = array.to_numpy(zero_copy_only=True)
         return view
 
@@ -177,7 +187,7 @@ class Lists:
 
 
 def list_column(lists: list[NDArray[Any]], value_type: pa.DataType, *, large: bool = False) -> Any:
-    """A column of lists from one array per row."""
+    """Makes a column of lists from one array per row."""
     offsets = np.zeros(len(lists) + 1, np.int64 if large else np.int32)
     np.cumsum([len(values) for values in lists], out=offsets[1:])
     flat = np.concatenate(lists) if lists else np.empty(0)
@@ -232,6 +242,8 @@ def encode_spans(spans: NDArray[np.int32], pieces: PieceSpans | None = None) -> 
     sizes = np.maximum(spans[:, 1] - spans[:, 0], 0)
     escaped = sizes >= _ESCAPE
     tiled = _tiled_starts(sizes, pieces)
+    # An empty span may stand anywhere. It takes the tiled place, so that a BOS or EOS does not make
+    # 4 bytes a token for starts necessary.
     starts = np.where(sizes > 0, spans[:, 0], tiled)
     return CodedSpans(
         np.where(escaped, _ESCAPE, sizes).astype(np.uint8),
@@ -244,13 +256,15 @@ def decode_spans(coded: CodedSpans, pieces: PieceSpans | None = None) -> NDArray
     """Decodes the (n, 2) spans, given the same pieces."""
     sizes = coded.lengths.astype(np.int32)
     if coded.long_lengths.size:
+        # Where no length is escaped, as in most documents, the comparison of all lengths is saved.
         sizes[coded.lengths == _ESCAPE] = coded.long_lengths
     spans = np.empty((len(sizes), 2), np.int32)
     starts, ends = spans[:, 0], spans[:, 1]
     if coded.starts.size or pieces is not None:
         starts[:] = coded.starts if coded.starts.size else _tiled_starts(sizes, pieces)
         np.add(starts, sizes, out=ends)
-    else:  # a whole document, the usual case
+    else:
+        # A whole document, the usual case: both sums are written to their columns, without a copy.
         np.cumsum(sizes, out=ends)
         np.subtract(ends, sizes, out=starts)
     return spans

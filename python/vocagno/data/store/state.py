@@ -43,11 +43,15 @@ class Claim:
         recorded = read_claim(folder)
         is_known = recorded is not None
         if recorded is None:
+            # `read_claim` takes these fields out again, and the rest is `made_from`: no input of a
+            # store may have one of these names.
             fields = {"kind": self.kind, "text": self.text, "shards": self.shards}
             fields["shard_bytes"] = self.shard_bytes
             write_new_json(_file(folder), {**fields, **self.made_from})
             recorded = read_claim(folder)  # another process without locks may have been faster
             assert recorded is not None
+        # The number and the size of the shards are not compared: text that is cut otherwise has
+        # another `Corpus.fingerprint`. Claims of older releases lack both.
         recorded_inputs, inputs = (
             {"kind": claim.kind, "text": claim.text, **claim.made_from}
             for claim in (recorded, self)
@@ -63,6 +67,8 @@ class Claim:
 
 def folder_for(address: Address) -> Path:
     """The local folder in which the shards of a store with a claim are made."""
+    # The claim is part of the name: who deletes a store and begins another one at the same address
+    # does not find the shards of the first one here.
     claim = asdict(cast("Claim", read_claim(address)))
     return cache_folder() / "making" / digest(str(address), json.dumps(claim, sort_keys=True))
 
@@ -96,11 +102,11 @@ def check_shard_bytes(corpus: Corpus, folder: Path) -> None:
         )
 
 
-def first_difference(found: dict[str, Any], expected: dict[str, Any], whose: str = "now") -> str:
+def first_difference(actual: dict[str, Any], expected: dict[str, Any], whose: str = "now") -> str:
     """Names the first field that differs, with both values. `whose`: the word for the expected
     one."""
-    key = next(key for key in {**found, **expected} if found.get(key) != expected.get(key))
-    return f"{key.replace('_', ' ')} ({found.get(key)}, {whose} {expected.get(key)})"
+    key = next(key for key in {**actual, **expected} if actual.get(key) != expected.get(key))
+    return f"{key.replace('_', ' ')} ({actual.get(key)}, {whose} {expected.get(key)})"
 
 
 def _file(folder: Path) -> Path:
@@ -125,6 +131,8 @@ class Notes:
     """The notes of this process, a line of JSON each."""
 
     def __init__(self, folder: Path) -> None:
+        # A file of its own for each process: on a network file system, lines that several machines
+        # append to one file may be torn.
         self._path = folder / MAKING / f"{secrets.token_hex(8)}.jsonl"
 
     def add(self, entry: Entry, seconds: float, origin: str) -> None:
@@ -149,6 +157,8 @@ def noted_shards(folder: Path) -> dict[str, Note]:
     made twice with different bytes is not among them: which bytes are there is not known."""
     notes_by_name: dict[str, list[Note]] = {}
     for note in read_notes(folder):
+        # Two machines may have made a shard at the same time; the last bits of losses may differ
+        # then.
         notes_by_name.setdefault(note.entry.name, []).append(note)
     return {
         name: note
@@ -188,6 +198,7 @@ def existing(folder: Path, names: Sequence[str]) -> set[str]:
     if isinstance(folder, Address):
         there = folder.sizes()
         return {name for name in names if f"{name}.arrow" in there}
+    # One listing for each folder instead of a question for each of many thousands of shards.
     paths = {name: shard_file(folder, name) for name in names}
     files: dict[Path, set[str]] = {}
     for parent in {path.parent for path in paths.values()}:
@@ -219,6 +230,7 @@ def state_of(corpus: Corpus, folder: Path, kind: StoreKind) -> dict[str, Any]:
         )
     sizes = {name: shard.text_bytes for name, shard in shards.items()}
     done = sum(sizes[name] for name in there)
+    # The locks of an address are in the cache of the machine that makes its shards.
     local = () if isinstance(folder, Address) else {*shards} - there
     state: dict[str, Any] = {
         "store": str(folder),
@@ -229,7 +241,7 @@ def state_of(corpus: Corpus, folder: Path, kind: StoreKind) -> dict[str, Any]:
         "text_bytes": corpus.text_bytes,
         "text_bytes_done": done,
     }
-    if (speed := _speed(sizes, folder)) is not None:
+    if (speed := _bytes_per_second(sizes, folder)) is not None:
         state["text_bytes_per_second"] = round(speed)
         state["seconds_left"] = round((corpus.text_bytes - done) / speed)
     return state
@@ -238,6 +250,8 @@ def state_of(corpus: Corpus, folder: Path, kind: StoreKind) -> dict[str, Any]:
 def _is_of(corpus: Corpus, folder: Path, kind: StoreKind, there: set[str]) -> bool:
     """Compares the text of the manifest, of the claim, or of the first shard that is there."""
     claim = read_claim(folder)
+    # The surest evidence first: the manifest names the text of every shard, the claim that of the
+    # corpus, and a shard only its own.
     if (folder / MANIFEST).is_file():
         entries = Manifest.load(folder, kind).shards
         return [entry.text_hash for entry in entries] == [
@@ -249,6 +263,7 @@ def _is_of(corpus: Corpus, folder: Path, kind: StoreKind, there: set[str]) -> bo
         return True
     name = min(there)
     path, expected = shard_file(folder, name), named_shards(corpus)[name]
+    # Windows does not remove a file that is still mapped, as the shard's is until it is collected.
     with TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         if isinstance(path, Address):
             path.get(copy := Path(scratch, path.name))
@@ -257,7 +272,7 @@ def _is_of(corpus: Corpus, folder: Path, kind: StoreKind, there: set[str]) -> bo
     return (shard.kind, shard.text_hash) == (kind.kind, expected.text_hash)
 
 
-def _speed(text_bytes: dict[str, int], folder: Path) -> float | None:
+def _bytes_per_second(text_bytes: dict[str, int], folder: Path) -> float | None:
     """Bytes of text a second; None if no shard with text was finished recently."""
     now = time.time()
     recent = [note for note in read_notes(folder) if note.ended > now - _RECENT]

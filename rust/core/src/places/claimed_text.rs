@@ -45,6 +45,8 @@ impl ClaimedText {
     pub(super) fn only_bytes(&self, wanted: &[char]) -> Option<Vec<Option<usize>>> {
         let (mut from_start, mut from_end) = (0..self.characters.len(), (0..self.characters.len()).rev());
         let is = |c: char| move |&at: &usize| self.characters[at] == c;
+        // The characters in order as far to the left as possible, then as far to the right as possible. A character
+        // that has one place in both has no other.
         let earliest: Option<Vec<usize>> = wanted.iter().map(|&c| from_start.find(is(c))).collect();
         let latest: Option<Vec<usize>> = wanted.iter().rev().map(|&c| from_end.find(is(c))).collect();
         let both = earliest?.into_iter().zip(latest?.into_iter().rev());

@@ -50,6 +50,8 @@ pub(super) fn walk_over_dropped(
         if before < end {
             if let Some(last) = last {
                 from += len_of_previous(&text[before..start], text[start]);
+                // Tokens between these two have no text (special ones, lone dummy prefixes): their empty spans move to
+                // the end of the text before them.
                 out[last][1] = offset(from)?;
                 out[last + 1..token].fill([offset(from)?; 2]);
             }

@@ -109,6 +109,8 @@ fn spans_of_row(
 /// Walks ids and text together. `None` at the first id that does not continue the text.
 fn walk(table: &PieceTable, ids: &[i32], text: &[u8], out: &mut [Span<i32>]) -> Option<()> {
     let (mut rest, mut end) = (text, 0_i32);
+    // A segment begins with the text and behind each added token: there a tokenizer may have put a dummy prefix.
+    // `first`: no token with text yet. `skipped`: there was a special token that the text does not show, such as BOS.
     let (mut segment_start, mut first, mut skipped) = (true, true, false);
     for (span, &id) in out.iter_mut().zip(ids) {
         let (mut piece, role) = table.piece(id)?;
@@ -117,6 +119,7 @@ fn walk(table: &PieceTable, ids: &[i32], text: &[u8], out: &mut [Span<i32>]) -> 
             continue;
         }
         let added = role != PieceRole::Plain;
+        // Only at the start of a segment: anywhere else a space is text, and must be in it.
         if segment_start && !added && table.has_dummy(rest, first) {
             piece = table.without_dummy(piece, skipped)?;
         }

@@ -124,6 +124,7 @@ enum Role {
 fn roles(spans: &[Span<i32>], text: &str, kinds: &[TokenKind]) -> Result<Vec<Role>, Error> {
     let mut roles = filled_with(Role::Special, spans.len())?;
     let mut white_space = WhiteSpace::of(text);
+    // From the end, as a blank needs the start of the next token: a character that the next token holds is not its own.
     let mut next_start = i32::MAX;
     for ((role, &[start, end]), &kind) in roles.iter_mut().zip(spans).zip(kinds).rev() {
         if kind == TokenKind::Special {
@@ -158,6 +159,7 @@ impl Closing<'_> {
                 Role::Fixed => self.fixed(token),
                 Role::Floating { may_be_empty } => {
                     next_fixed = next_fixed.max(token);
+                    // `next_fixed` never moves back, so that all searches together are one walk.
                     while self.roles.get(next_fixed).is_some_and(|role| *role != Role::Fixed) {
                         next_fixed += 1;
                     }
