@@ -242,6 +242,39 @@ def test_weights_beyond_the_layers_of_a_quantized_model_are_named(tmp_path, caps
         teacher(quantized(tmp_path, *own, name))
 
 
+@pytest.mark.parametrize("scaled", ["all", "all but one", "none"])
+def test_float8_weights_need_their_scales(tmp_path, scaled):
+    """transformers dequantizes them on a CPU; without a scale a weight of 0.1 was read as 448."""
+    originals = {}
+
+    def to_float8(weights):
+        layers = [name for name in weights if "proj" in name]
+        left_out = {"all": [], "all but one": layers[:1], "none": layers}[scaled]
+        for name in layers:
+            originals[name] = weights[name]
+            scale = weights[name].abs().max() / 448
+            weights[name] = (weights[name] / scale).to(torch.float8_e4m3fn)
+            if name not in left_out:
+                weights[f"{name}_scale_inv"] = scale.reshape(1, 1)
+        return weights
+
+    path = with_weights(tmp_path, to_float8) / "config.json"
+    method = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    method |= {"weight_block_size": [128, 128]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": method}))
+    if scaled == "all":
+        loaded = teacher(tmp_path).state_dict()
+        for name, original in originals.items():
+            largest = float(original.abs().max())
+            torch.testing.assert_close(loaded[name], original, atol=largest / 16, rtol=0)
+        return
+    count = 1 if scaled == "all but one" else len(originals)
+    with pytest.raises(
+        ConfigError, match=rf"teacher\.model: .* has {count} float8 weights without"
+    ):
+        teacher(tmp_path)
+
+
 @pytest.fixture
 def adapter(tmp_path):
     """An adapter by itself."""

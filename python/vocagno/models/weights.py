@@ -105,7 +105,7 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
     """
     from transformers import AutoModelForCausalLM
 
-    model_settings(name, option, gguf_file)
+    settings = model_settings(name, option, gguf_file)
     # `model_settings` looks into folders only; this asks the hub, too.
     check_no_adapter(name, option)
     options |= {"use_safetensors": True} if gguf_file is None else {"gguf_file": gguf_file}
@@ -119,6 +119,14 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
         if gguf_file is not None:
             unexpected = _unread_tensors(name, gguf_file, model)
     missing = report["missing_keys"]
+    # The configuration says so also of a model that was dequantized while it was loaded.
+    is_stored_quantized = gguf_file is None and hasattr(settings, "quantization_config")
+    if is_stored_quantized and (unscaled := _unscaled_weights(name)):
+        raise ConfigError(
+            f"{option}: {name} has {len(unscaled)} float8 weights without a scale "
+            f"({_some(unscaled)}), which would be read up to 448 times too large or more; save the "
+            "model again with its scales (`weight_scale_inv`)"
+        )
     if unexpected and gguf_file is None and getattr(model, "hf_quantizer", None) is not None:
         # Quantized formats store scales and the like next to the weights, under names that differ
         # from format to format.
@@ -135,6 +143,27 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
         # The file has a head of its own. lm-eval calls `tie_weights`, which would replace it.
         text.tie_word_embeddings = model.config.tie_word_embeddings = False
     return model
+
+
+def _unscaled_weights(name: str) -> set[str]:
+    """The float8 weights of safetensors files whose layer has no scale there. transformers reports
+    none as missing, and takes such a weight for its value."""
+    from safetensors import safe_open
+    from transformers.utils import cached_file
+
+    folder = Path(cached_file(name, "config.json")).parent  # of a model on the hub: its snapshot
+    types: dict[str, str] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            types |= {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118
+    scales = {key for key in types if "scale" in key.rpartition(".")[2]}
+    scaled_layers = {key.rpartition(".")[0] for key in scales}
+    return {
+        key
+        for key, dtype in types.items()
+        if dtype.startswith("F8") and key not in scales
+        if key.rpartition(".")[0] not in scaled_layers
+    }
 
 
 def _inside_layers(names: Collection[str], model: Any) -> set[str]:
