@@ -56,7 +56,7 @@ $(DOCS)/.packages: Makefile
 
 docs: $(DOCS)/.packages ## the documentation as a site, in target/pages/site, every link of it tried
 	rm -rf $(PAGES) && mkdir -p $(PAGES)
-	tar -cf $(PAGES).tar --exclude=__pycache__ --exclude='*.so' --exclude=target README.md CONTRIBUTING.md SECURITY.md mkdocs.yml .ci docs benches configs examples python research
+	tar -cf $(PAGES).tar --exclude=__pycache__ --exclude='*.so' --exclude=target README.md CONTRIBUTING.md SECURITY.md mkdocs.yml .ci docs benches configs examples vectors python research
 	tar -xf $(PAGES).tar -C $(PAGES) && rm $(PAGES).tar
 	cd $(PAGES) && timeout 300 $(CURDIR)/$(DOCS)/bin/zensical build
 	$(DOCS)/bin/python .ci/links.py $(PAGES)/site
@@ -157,7 +157,7 @@ bridges: bridge-trl bridge-litgpt bridge-torchtitan bridge-olmo_core bridge-mega
 	$(BIN)/python benches/bridges/page.py $(BRIDGE_RESULTS) docs/bridges.md
 
 # Paths that are checked against the word list in .ci/words.py.
-WORDS := python research examples $(wildcard benches/*.py) benches/bridges README.md CONTRIBUTING.md docs
+WORDS := python research examples vectors $(wildcard benches/*.py) benches/bridges README.md CONTRIBUTING.md docs
 
 lint: lint-text lint-types lint-rust ## ruff, words, mypy, stubtest, directions of imports, sizes, workflows, rustfmt, clippy
 

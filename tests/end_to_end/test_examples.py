@@ -69,6 +69,7 @@ def test_every_example_is_run_here():
         "megatron_loss",
         "on_policy",
         "probe",
+        "rllm_alignment",
     }
 
 
