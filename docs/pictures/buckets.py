@@ -2,7 +2,9 @@
 them.
 
     python docs/pictures/buckets.py                    # from buckets.json; needs vocagno[viz]
-    python docs/pictures/buckets.py runs/quickstart    # first measures it, after `make quickstart`
+    python docs/pictures/buckets.py runs/quickstart    # first measures it
+
+The second needs `make quickstart`, and a run of python/vocagno/quickstart/distilled.yaml.
 """
 
 import json

@@ -1,5 +1,5 @@
 """Runs the quickstart: makes texts, tokenizers and a teacher on this machine, trains a student in
-four ways, prints a table and writes a page."""
+three ways, prints a table and writes a page."""
 
 import json
 import os
@@ -75,16 +75,15 @@ def _train_teacher() -> None:
         raise InputError(f"training the quickstart's teacher failed with status {status}")
 
 
-STUDENTS = ("naive", "paper", "guided", "distilled")
-"""The students: trained on all tokens, by the paper's rule, on the lines that are not noise, and on
-these lines towards the teacher's most likely tokens."""
+STUDENTS = ("naive", "paper", "guided")
+"""The students: trained on all tokens, by the paper's rule, and on the lines that are not noise."""
 COLUMNS = ("", "held-out loss", "nats a byte", "exact answers", "tokens/s", "trained on")
 
 
 def add_quickstart(parser: Any) -> None:
-    """Train one student in four ways, print a table, and draw a page.
+    """Train one student in three ways, print a table, and draw a page.
 
-    It makes corpus, tokenizers and teacher itself, in `runs/quickstart`, and takes about five
+    It makes corpus, tokenizers and teacher itself, in `runs/quickstart`, and takes about four
     minutes on two cores.
     """
     words = "number of seeds (initial weights and row orders)"
@@ -108,8 +107,7 @@ def quickstart(options: Any) -> None:
     print(
         "\nheld-out loss: nats per token of clean text. The students share a tokenizer and their\n"
         "initial weights; the teacher has another tokenizer, so compare it by nats a byte. paper:\n"
-        "top 40 % of the tokens; guided: lines that are not noise; distilled: these, towards the\n"
-        "teacher's distribution.\n"
+        "top 40 % of the tokens; guided: lines that are not noise.\n"
         f"{time.monotonic() - started:.0f} s in total; "
         f"tokens that the teacher chose: {page}"
     )
@@ -152,10 +150,10 @@ def _draw(page: Path, rows: list[dict[str, str]]) -> None:
     from vocagno.views.html import render_page
 
     introduction = (
-        "The same student, trained four times from the same weights on the same text, next to a "
+        "The same student, trained three times from the same weights on the same text, next to a "
         "teacher with another tokenizer: on every token; by the paper's rule, on the 40 % of "
-        "tokens on which it is furthest behind the teacher; on all lines except those that are "
-        "noise to the teacher; and on these lines towards the teacher's most likely tokens."
+        "tokens on which it is furthest behind the teacher; and on all lines except those that "
+        "are noise to the teacher."
     )
     rules = {"guided": "lines", "paper": "the rule of the paper"}
     passages = [
