@@ -4,8 +4,9 @@
 
 ADDRESS is that of the repository (https://HOST/OWNER/NAME), REF a tag or branch. PyPI does not
 resolve relative links, so those of README.md become absolute: pages lead to `blob/REF`, pictures
-to `raw/REF`, anchors within the page stay. pyproject.toml gets `project.urls`, and the crate's
-Cargo.toml its `repository`, with which crates.io resolves links itself.
+to `raw/REF`, anchors within the page stay. `PLACEHOLDER` there becomes ADDRESS. pyproject.toml gets
+`project.urls`, and the crate's Cargo.toml its `repository`, with which crates.io resolves links
+itself.
 """
 
 import re
@@ -14,6 +15,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 ROOT = Path(__file__).parents[1]
+PLACEHOLDER = "https://github.com/OWNER/vocagno"
+"""Stands in the README for the address of the repository, which is known when it is published."""
 PICTURES = ".svg", ".png", ".jpg", ".jpeg", ".gif", ".webp"
 FENCE = re.compile(r" {0,3}(```+|~~~+)")
 CODE_OR_TARGET = re.compile(r"`[^`]*`|(?<=\]\()[^()\s]+(?=\))")
@@ -72,7 +75,8 @@ def main(root: Path, address: str, ref: str) -> None:
     if not re.fullmatch(r"https://[^/\s]+/[^/\s]+/[^/\s]+", address):
         raise SystemExit(f"expected https://HOST/OWNER/NAME, got {address!r}")
     readme = root / "README.md"
-    text = absolute(readme.read_text(encoding="utf-8"), address, ref, root)
+    text = readme.read_text(encoding="utf-8")
+    text = absolute(text.replace(PLACEHOLDER, address), address, ref, root)
     named = [f'{name} = "{url}"' for name, url in urls(address, ref).items()]
     insert(root / "pyproject.toml", "[project.urls]", named)
     insert(root / "rust/core/Cargo.toml", 'readme = "README.md"', [f'repository = "{address}"'])

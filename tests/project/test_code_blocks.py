@@ -71,7 +71,7 @@ CAUGHT = {
     "make": ("*", ""),  # hours, or a network; CI runs them
     "pip": ("*", ""),
     "vocagno": (
-        "*--fetch*|*gguf*|*--teacher.server*|*--teacher.engine*|*s3://*",
+        "*--fetch*|*gguf*|*configs/recipes/*|*--teacher.server*|*--teacher.engine*|*s3://*",
         "{python} -m vocagno",
     ),
     "accelerate": (
@@ -82,7 +82,8 @@ CAUGHT = {
     "sky": ("*", ""),  # tests/project/test_clusters.py runs its task
     "docker": ("*", ""),  # a daemon, and a network
     "python": (
-        "benches/*|*trl_gold*|*real-text*|*research.study*",  # where a report says what was run
+        # A report says what was run. The hub: tests/project/test_recipes.py runs recipes.
+        "benches/*|*trl_gold*|*real-text*|*research.study*|*recipes/take.py*",
         "{python}",
     ),
 }

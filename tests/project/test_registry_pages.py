@@ -97,7 +97,17 @@ def test_every_link_of_the_readme_leads_into_the_tree(published):
             slugs = {re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings}
             assert not anchor or anchor in slugs, url
     unlinked = re.compile(r"\]\([^)]*\)")
-    assert unlinked.sub("", text) == unlinked.sub("", (ROOT / "README.md").read_text("utf-8"))
+    source = (ROOT / "README.md").read_text("utf-8")
+    named = source.replace(SCRIPT["PLACEHOLDER"], ADDRESS)
+    assert unlinked.sub("", text) == unlinked.sub("", named)
+
+
+def test_the_placeholder_of_the_address_stands_once_and_is_filled(published):
+    placeholder = SCRIPT["PLACEHOLDER"]
+    assert (ROOT / "README.md").read_text("utf-8").count(placeholder) == 1
+    text = (published / "README.md").read_text("utf-8")
+    assert placeholder not in text
+    assert f"git clone {ADDRESS}`" in text
 
 
 def test_both_registries_get_addresses(published):
