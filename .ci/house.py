@@ -21,20 +21,20 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of code of python/vocagno": 20_850,
+    "lines of code of python/vocagno": 20_960,
     "modules of python/vocagno": 134,
-    "lines of code of research": 1_560,
-    "lines of code of tests": 26_185,
+    "lines of code of research": 1_625,
+    "lines of code of tests": 26_450,
     "lines of code of benches": 4_840,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,
-    "names that say nothing": 10,
-    "functions named by a participle": 22,
+    "names that say nothing": 4,
+    "functions named by a participle": 18,
     "docstrings that begin as a fragment": 1,
     "docstrings that say 'as `x`'": 15,
 }
-AT_LEAST = {"comment lines of python/vocagno": 611}
+AT_LEAST = {"comment lines of python/vocagno": 900}
 EMPTY_NAMES = frozenset(
     "behind each found given known mine more one others ours own said theirs told wanted what "
     "why".split()

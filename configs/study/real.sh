@@ -41,6 +41,7 @@ score() {  # CELL TEACHER STORE
 cell() {  # NAME TEXT HELD_OUT OPTIONS...
   mkdir -p "$out/$1"
   cut_to 290000 "$texts/$2.jsonl" > "$out/$1/text.jsonl"
+  cut_to 520000 "$texts/$2.jsonl" > "$out/$1/more.jsonl"
   score "$1" gemma gemma
   score "$1" adapted/final adapted
   [ -e "$out/$1/oracle" ] || python benches/known_scores.py "$out/$1/text.jsonl" "$out/$1/oracle" --kind oracle
@@ -51,6 +52,7 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
 cell dev dev-clean "$out/valid-dev.jsonl" train.steps=24 --seeds 20 --only "naive, 2e-5" "naive, 5e-5" "naive, 1e-4" "naive, 2e-4" \
   "naive, 8e-4" "distill, adapted, 1e-4" "distill, adapted, 2e-4" "distill, adapted" "distill, adapted, 8e-4"
 for seed in "${seeds[@]:-10 11 12}"; do
-  cell clean test-clean "$out/valid-test.jsonl" --seeds $seed --only default paper distill "distill, adapted" "distill, adapted, surer" "alm, adapted"
+  cell clean test-clean "$out/valid-test.jsonl" --seeds $seed --only "naive, 88 steps" "naive, 88 steps, same text" default paper distill "distill, adapted" \
+    "distill, adapted, surer" "alm, adapted"
   cell junk test-junk "$out/valid-test.jsonl" --seeds $seed --only default paper "lines 99 %" "lines 99 %, groups -1" oracle "lines, distill"
 done

@@ -59,19 +59,16 @@ PICTURES = {
     ),
     "real": Picture(
         "real",
-        {"clean": "clean text", "junk": "junk lines in it"},
+        {"clean": "SmolLM2-135M under Gemma 3 270M, mathematics"},
         {
-            "paper": "the paper's rule",
+            "naive, 88 steps": "all tokens of 1.8 times the text",
+            "naive, 88 steps, same text": "all tokens, 1.8 times",
             "default": "default: lines ≤ 2 nats a byte",
-            "lines 99 %": "lines ≤ 1.8 nats a byte",
-            "distill": "distill, teacher as it is",
             "distill, adapted": "distill, teacher of the domain",
-            "lines, distill": "the same on lines ≤ 1.8",
-            "oracle": "all but the known noise",
         },
-        ("default", "distill, adapted", "lines, distill"),
-        (-0.3, 0.2),
-        (-0.2, -0.1, 0, 0.1),
+        ("default", "distill, adapted"),
+        (-0.2, 0.06),
+        (-0.15, -0.1, -0.05, 0),
     ),
 }
 
@@ -91,8 +88,9 @@ def differences(folder: Path) -> dict[str, list[float]]:
 
 def draw(picture: Picture) -> Figure:
     height = 0.7 + 0.4 * len(picture.rules)
-    figure = Figure(figsize=(2 + 2.1 * len(picture.texts), height), layout="constrained")
-    axes = figure.subplots(1, len(picture.texts), sharex=True, sharey=True)
+    width = 2 + max(4.2, 2.1 * len(picture.texts))
+    figure = Figure(figsize=(width, height), layout="constrained")
+    (axes,) = figure.subplots(1, len(picture.texts), sharex=True, sharey=True, squeeze=False)
     for panel, (text, title) in zip(axes, picture.texts.items(), strict=True):
         _draw_panel(panel, picture, differences(HERE.parent / "study" / picture.study / text))
         panel.set_title(title, fontsize=9)

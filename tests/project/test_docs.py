@@ -166,7 +166,62 @@ def test_the_table_of_rules_follows_from_its_runs():
         for variant, cell in differences_of_rules(text).items():
             expected.setdefault(variant, [""] * 4)[number] = cell
     del expected["naive"]
-    assert sorted(cells_of_table("guidance", "rules")) == sorted(expected.values())
+    assert sorted(cells_of_table("small-students", "rules")) == sorted(expected.values())
+
+
+REAL_ROWS = {
+    "all tokens of 1.8 times the text, in the time of `distill` and its scores": "naive, 88 steps",
+    "all tokens, again, in that time": "naive, 88 steps, same text",
+    "**the default: lines ≤ 2 nats a byte**": "default",
+    "**`distill`, everywhere, from the adapted Gemma**": "distill, adapted",
+    "the paper's rule (top 40 %)": "paper",
+    "`distill`, everywhere, from Gemma as it is": "distill",
+    "lines ≤ 1.8 nats a byte": "lines 99 %",
+    "all but the noise (known)": "oracle",
+}
+"""The rows of the table of real models, with the variants of their runs; only those that ran are
+shown."""
+
+
+def real_table():
+    """The lines of the table of real models, from its runs."""
+    folders = [text for text in ("clean", "junk") if (ROOT / f"docs/study/real/{text}").is_dir()]
+    runs = {text: runs_of(f"real/{text}") for text in folders}
+    clean, junk = (differences_of_rules(t, "real") if t in runs else {} for t in ("clean", "junk"))
+    lines = []
+    for label, variant in REAL_ROWS.items():
+        changes = [
+            float(run["held_out_other"]) - float(runs["clean"]["naive", seed]["held_out_other"])
+            for (name, seed), run in runs["clean"].items()
+            if name == variant
+        ]
+        spread = f" ± {stdev(changes):.4f}" if len(changes) > 1 else ""
+        other = f"{fmean(changes):+.4f}{spread}" if changes else ""
+        cells = [label, clean.get(variant, ""), other, junk.get(variant, "")]
+        if any(cells[1:]):
+            lines.append(f"| {' | '.join(cells if junk else cells[:-1])} |")
+    return lines
+
+
+@pytest.mark.parametrize("page", ["docs/guidance.md", "README.md"])
+def test_the_table_of_real_models_follows_from_its_runs(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    table = text.split("<!-- real models -->")[1].split("<!-- end of real models -->")[0].strip()
+    assert table.splitlines()[2:] == real_table()
+
+
+def test_the_table_of_teachers_to_learn_from_follows_from_its_runs():
+    rows = [
+        ("real/clean", "distill, adapted"),
+        ("distributions/longer", "distill, strong, sampled"),
+        ("distributions/large", "distill, sampled"),
+        ("distributions/clean-teachers", "distill, sampled"),
+        ("distributions/clean", "distill, adapted"),
+        ("distributions/dev-teachers", "distill, all, weak"),
+        ("distributions/nothing", "distill, sampled"),
+    ]
+    expected = [differences_of_rules(study, ".")[variant].split(" (")[0] for study, variant in rows]
+    assert cells_of_table("distributions", "teachers to learn from") == [[it] for it in expected]
 
 
 def test_the_table_of_teachers_follows_from_its_runs():
@@ -187,7 +242,7 @@ def test_the_table_of_teachers_follows_from_its_runs():
         ]
         for usual, found in pairs
     ]
-    assert cells_of_table("guidance", "teachers") == expected
+    assert cells_of_table("small-students", "teachers") == expected
 
 
 def test_the_tables_of_distributions_follow_from_their_runs():
@@ -203,7 +258,7 @@ def test_the_tables_of_distributions_follow_from_their_runs():
         of_text = [differences_of_rules(text, "distributions") for text in texts]
         shown = [name for name in dict.fromkeys(chain(*of_text)) if name != "naive"]
         expected = [[found.get(name, "") for found in of_text] for name in shown]
-        assert sorted(cells_of_table("distributions", table)) == sorted(expected)
+        assert sorted(cells_of_table("small-students", table)) == sorted(expected)
 
     with (ROOT / "docs" / "study" / "distributions" / "gate.csv").open() as file:
         naive, *gates = csv.DictReader(file)
@@ -212,11 +267,11 @@ def test_the_tables_of_distributions_follow_from_their_runs():
         difference = float(run["held_out_loss"]) - float(naive["held_out_loss"])
         cell = f"{difference:+.4f} ({100 * float(run['paired']):.1f} %)"
         expected.setdefault(run["teacher"], []).append(cell)
-    assert cells_of_table("distributions", "where a teacher counts") == [*expected.values()]
+    assert cells_of_table("small-students", "where a teacher counts") == [*expected.values()]
 
     found = differences_of_rules("quickstart", "distributions", "naive 0")
     longer = [[found[name]] for name in ("distill 0", "kld 0", "naive 0, 3900 steps")]
-    assert cells_of_table("distributions", "longer runs") == longer
+    assert cells_of_table("small-students", "longer runs") == longer
 
     runs = {name: run for (name, _), run in runs_of("distributions/dev").items()}
     losses = {name: f"{float(run['held_out_loss']):.4f}" for name, run in runs.items()}
@@ -226,9 +281,9 @@ def test_the_tables_of_distributions_follow_from_their_runs():
         for name in losses
         if not name.endswith(rates)
     }
-    assert sorted(cells_of_table("distributions", "learning rates")) == sorted(of_method.values())
+    assert sorted(cells_of_table("small-students", "learning rates")) == sorted(of_method.values())
     (start,) = {run["start_loss"] for run in runs.values()}
-    page = (ROOT / "docs" / "distributions.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "small-students.md").read_text(encoding="utf-8")
     assert f"{float(start):.4f}" in page
 
 
@@ -239,7 +294,7 @@ def test_the_tables_of_other_students_follow_from_their_runs(table, cell):
     clean, junk = (differences_of_rules(f"{text}-{cell}") for text in ("clean", "junk"))
     shown = "lines", "lines 2.5, like", "oracle"
     expected = [[clean.get(name, ""), junk.get(name, "")] for name in shown]
-    assert cells_of_table("guidance", table) == expected
+    assert cells_of_table("small-students", table) == expected
     assert {"naive", *shown} == clean.keys() | junk.keys()
 
 
@@ -297,10 +352,11 @@ def test_the_shares_of_credits_are_those_of_the_tokenizers():
 def test_the_picture_of_rules_shows_the_table():
     """Each figure in the picture is one of the table, rounded; the file was drawn from it."""
     pytest.importorskip("matplotlib")
-    picture = runpy.run_path(str(ROOT / "docs" / "pictures" / "rules.py"))["draw"]()
+    drawing = runpy.run_path(str(ROOT / "docs" / "pictures" / "rules.py"))
+    picture = drawing["draw"](drawing["PICTURES"]["rules"])
     shown = [text.get_text() for panel in picture.axes for text in panel.texts]
     figures = [text for text in shown if text[:1] in "+-"]
-    values = re.findall(r"([+-]\d\.\d{4}) ±", table_of("guidance", "rules"))
+    values = re.findall(r"([+-]\d\.\d{4}) ±", table_of("small-students", "rules"))
     known = {f"{float(value):+.3f}" for value in values}
     assert len(figures) == 17
     assert set(figures) <= known

@@ -1,4 +1,4 @@
-"""The rule of lines, and what it shares with rules that rank (`ranking.py`).
+"""The rule of lines, and what it shares with rules that rank (`excess_rule.py`).
 
 By the default rule a unit, a token or the group of tokens that cover the same text, is dropped if
 the teacher loses much on the rest of its line. The student's losses have no part in it, so these

@@ -115,8 +115,8 @@ class Checkpoints:
 def _not_restored(folder: Path, error: Exception) -> StoreError:
     fault = " ".join(f"{type(error).__name__}: {error}".split())
     return StoreError(
-        f"{folder} could not be restored ({fault}); remove it to resume from an earlier one, or give "
-        "another output"
+        f"{folder} could not be restored ({fault}); remove it to resume from an earlier one, or "
+        "give another output"
     )
 
 
