@@ -17,6 +17,7 @@ from datatrove.pipeline.readers import JsonlReader
 from corpora import write_corpus
 from families import TEXTS, without_unknown_token
 from folders import contents
+from noisy_texts import NOISY, without_noise, write_line_losses
 from runs import environment
 from score_server import serving
 from vocagno.cli.app import main
@@ -332,3 +333,19 @@ def test_a_server_that_has_another_model(tmp_path, scoring, tokenizer_files):
         with pytest.raises(StoreError, match="are of another model than tiny"):
             scoring("store", **given)
     assert sorted((tmp_path / "store").rglob("*.arrow")) == kept
+
+
+def test_noise_does_not_pass(tmp_path, tokenizers):
+    write_line_losses(tmp_path / "scores", tokenizers["byte-level"], NOISY)
+    documents = [Document(text, str(number)) for number, text in enumerate(NOISY)]
+    step = steps.NoiseRemover(tmp_path / "scores", missing="drop")
+    passed = list(step.run(iter([*documents, Document("New.", "new")])))
+    assert [document.text for document in passed] == [
+        without_noise(NOISY[number]) for number in (*range(10), 11)
+    ]
+    assert passed[0].metadata["left_out_share"] > 0.1
+    assert passed[0].metadata["teacher_nats_per_byte"] > 1
+    with pytest.raises(StoreError, match="no scores of document new: score it, or give missing="):
+        list(steps.NoiseRemover(tmp_path / "scores").run(iter([Document("New.", "new")])))
+    with pytest.raises(ConfigError, match="window_max_loss"):
+        steps.NoiseRemover(tmp_path / "scores", window_max_loss=float("nan"))

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vocagno.cli import alignment, evaluation, guidance, models, scores, stores
+from vocagno.cli import alignment, evaluation, filtering, guidance, models, scores, stores
 from vocagno.config.arguments import Command, Program
 from vocagno.quickstart import students
 
@@ -57,6 +57,7 @@ main: Program = Program(
         "prepare": Command(stores.add_prepare, stores.prepare),
         "score": Command(stores.add_score, stores.score),
         "bake": Command(stores.add_bake, stores.bake),
+        "filter": Command(filtering.add_filter, filtering.filter_),
         "scores info": Command(scores.add_info, scores.info),
         "scores show": Command(scores.add_show, scores.show),
         "scores compare": Command(scores.add_compare, scores.compare),

@@ -39,6 +39,9 @@ _DEFAULT_WEIGHT: dict[str, float] = {"kld": 1.0, "uld": 0.5, "alm": 0.5, "distil
 """Default of `distillation_weight`."""
 _PAPERS_QUOTA = 0.4
 _MAX_LOSS_OF_LINES = 2.0
+SMOOTHING_BYTES = 8
+"""Added to the neighbours of a token, with 1 nat each, so that a few hard tokens do not make a
+short line noise."""
 
 
 @dataclass(frozen=True, kw_only=True)

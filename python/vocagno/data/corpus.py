@@ -6,9 +6,10 @@ the text that it is made from.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from vocagno.data.corpus_files import CorpusError
 from vocagno.data.sources import Place, Source, open_sources
@@ -67,6 +68,8 @@ class ShardTexts:
     """UTF-8 bytes of the prompt at the start of each document."""
     places: list[str]
     """File and line of each document, in words."""
+    records: Sequence[dict[str, Any] | None] = ()
+    """All fields of each line of JSON, for those who write it again (`Document.record`)."""
 
     def refused(self, reasons: Mapping[int, str]) -> list[Refused]:
         """Names the documents that are omitted, from the reasons by their number in the shard."""
@@ -123,7 +126,8 @@ class Corpus:
                 f"{source.name}: has changed since it was read; run again (if its size and time "
                 "are unchanged, delete `corpora` in the cache first)"
             )
-        return ShardTexts(texts, hashes, prompts, places)
+        records = [document.record for _, document in documents]
+        return ShardTexts(texts, hashes, prompts, places, records)
 
 
 def text_hash(text: str) -> bytes:

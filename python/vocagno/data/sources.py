@@ -28,6 +28,8 @@ class Document(NamedTuple):
     text: str
     prompt_bytes: int = 0
     """UTF-8 bytes at the start of the text that are a prompt: read but not learnt."""
+    record: dict[str, Any] | None = None
+    """All fields of a line of JSON; None for records of other sources."""
 
 
 def _json_document(line: bytes, where: str) -> Document:
@@ -42,7 +44,7 @@ def _json_document(line: bytes, where: str) -> Document:
             f"{where}: expected an object with a `text`, or a `prompt` and a `completion`, got "
             f"{line[:60]!r}"
         )
-    return document_of(entry, where)
+    return document_of(entry, where)._replace(record=entry)
 
 
 def document_of(fields: dict[str, Any], where: str) -> Document:
@@ -241,8 +243,30 @@ class ParquetSource(_FileSource):
         self._records = None
 
     def _from(self, record: int) -> Iterator[tuple[Place, Document]]:
-        """Yields the documents from row `record` on. Only the row group with that row is decoded
-        further than needed: from its start."""
+        """Yields the documents from row `record` on."""
+        for batch in self._batches(record, all_columns=False):
+            yield from _documents(batch.to_pylist(), record, self.name)
+            record += batch.num_rows
+
+    def table(self, record: int, count: int) -> Any:
+        """Reads `count` rows from `record` on, with all columns, as a table of pyarrow.
+        Raises: CorpusError if the file cannot be read, or has fewer rows."""
+        import pyarrow as pa
+
+        batches, missing = [], count
+        try:
+            for batch in self._batches(record, all_columns=True):
+                batches.append(batch.slice(0, missing))
+                missing -= batches[-1].num_rows
+                if not missing:
+                    return pa.Table.from_batches(batches)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(self.name, error) from error
+        raise CorpusError(f"{self.name}: has {missing:,} rows less than when it was read")
+
+    def _batches(self, record: int, *, all_columns: bool) -> Iterator[Any]:
+        """Yields the rows from `record` on in batches, with the columns of the text or all. Only
+        the row group with that row is decoded further than needed: from its start."""
         import pyarrow.parquet as pq
 
         with self.file.open() as opened, pq.ParquetFile(opened) as file:
@@ -254,11 +278,12 @@ class ParquetSource(_FileSource):
                     break
                 first, group = first + rows, group + 1
             groups = list(range(group, file.num_row_groups))
-            for batch in file.iter_batches(_ROWS_AT_ONCE, groups, columns) if groups else ():
+            chosen = None if all_columns else columns
+            for batch in file.iter_batches(_ROWS_AT_ONCE, groups, chosen) if groups else ():
                 skipped = min(max(0, record - first), batch.num_rows)
-                rows = batch.slice(skipped).to_pylist()
-                yield from _documents(rows, first + skipped, self.name)
                 first += batch.num_rows
+                if skipped < batch.num_rows:
+                    yield batch.slice(skipped)
 
 
 class TextFilesSource:

@@ -19,15 +19,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.guidance import SMOOTHING_BYTES, GuidanceConfig
 from vocagno.errors import ConfigError, require
 from vocagno.guidance.batch import GuidedBatch
 from vocagno.models.losses import IGNORED
 
 Value = TypeVar("Value")
-SMOOTHING_BYTES = 8
-"""Added to the neighbours, with 1 nat each, so that a few hard tokens do not make a short line
-noise."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Steps of datatrove pipelines that make stores. They need `vocagno[datatrove]`.
+"""Steps of datatrove pipelines that make stores, or filter by them; for `vocagno[datatrove]`.
 
 A pipeline runs on one machine, a Slurm cluster or Ray, and reads any source of datatrove. Each task
 writes shards of its own, so no locks are needed. A task that is started again keeps the shards that
@@ -34,11 +34,12 @@ from vocagno.data.store.format import (
 from vocagno.data.store.shards import MAKING, Shard, StoreError
 from vocagno.data.store.state import Claim, Notes, origin_of
 from vocagno.errors import ConfigError, require
+from vocagno.integrations.filtering import FilterRule, NoiseFilter
 from vocagno.models.loading import local_device
 from vocagno.system.addresses import Address, path_of
 from vocagno.system.files import write_json
 from vocagno.teacher.configured import ConfiguredTeacher, Teacher, write_scored
-from vocagno.teacher.score_store import SCORES
+from vocagno.teacher.score_store import SCORES, ScoreStore
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 if TYPE_CHECKING:
@@ -341,6 +342,46 @@ class FinishScores(StoreFinisher):
     name = "vocagno: finish"
     type = "SCORER"
     kind = SCORES
+
+
+class NoiseRemover(PipelineStep):
+    """Takes out of the documents that pass what is noise to a teacher, as `vocagno filter` does.
+
+    The metadata of a document gets the fields that the command writes. A document of noise alone
+    does not pass.
+    """
+
+    name = "vocagno: filter"
+    type = "FILTER"
+
+    def __init__(self, scores: str | Path, **rule: Any) -> None:
+        """Args:
+            scores: the store of the teacher's scores; all tasks must see it.
+            rule: the options of `FilterRule`, such as `window_max_loss` and `missing`.
+        Raises: ConfigError for an option that is wrong.
+        """
+        super().__init__()
+        self.folder: Path = _local(scores)
+        self.rule: FilterRule = FilterRule(**rule)
+
+    def run(self, data: Iterator[Any], rank: int = 0, world_size: int = 1) -> Iterator[Any]:
+        """Passes on what is no noise. Raises: StoreError for a document without scores."""
+        noise = NoiseFilter(ScoreStore(self.folder), self.rule)
+        for document in data:
+            with self.track_time("document"):
+                (judged,) = noise.judge([document.text])
+                if judged.missing and self.rule.missing == "error":
+                    raise StoreError(
+                        f"{self.folder}: has no scores of document {document.id}: score it, or "
+                        "give missing='keep' or 'drop'"
+                    )
+                rewritten = noise.rewrite(judged)
+            self.stat_update("bytes_left_out", value=judged.bytes_left_out, unit="document")
+            if rewritten.text is not None:
+                document.text = rewritten.text
+                document.metadata |= rewritten.fields
+                self.update_doc_stats(document)
+                yield document
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,95 @@
+"""The rule of lines for a text without a student: which of its lines are noise to a teacher.
+
+Training drops a token if the teacher loses more than `guidance.window_max_loss` on the rest of its
+line (`line_rule.weights_of_lines`), so two tokens of one line may fare differently. A filter of text
+has one answer for a line. It drops a line if that rule, with the teacher's own tokens as units,
+would drop more than half of its bytes. No other answer for whole lines differs from the rule on
+fewer bytes with a loss. The teacher's mean loss on the line is not the same: one very hard word
+raises it, and the rule drops everything but that word.
+
+M: teacher tokens of a document, U: units, L: lines. NumPy only.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vocagno.config.guidance import SMOOTHING_BYTES
+
+
+class LineLosses(NamedTuple):
+    """What a teacher loses on each line of a document, and which lines are noise."""
+
+    nats: NDArray[np.float64]
+    """(L,) the sum of the losses of the tokens that begin in the line."""
+    num_bytes: NDArray[np.int64]
+    """(L,) the bytes of these tokens; 0 if none has a loss."""
+    is_noise: NDArray[np.bool_]
+    """(L,) True for lines to drop."""
+
+
+def line_starts(text: bytes, first_byte: int = 0) -> NDArray[np.int64]:
+    """(L,) the bytes at which the lines of a text begin.
+
+    A line ends with its line feed, or with the text.
+
+    Args: first_byte: the byte at which the first line begins, behind a prompt.
+    """
+    breaks = np.flatnonzero(np.frombuffer(text, np.uint8)[first_byte:] == ord("\n"))
+    starts = np.concatenate([[0], breaks + 1]) + first_byte
+    return starts[starts < len(text)]  # no line begins behind a final line feed
+
+
+def judge_lines(
+    spans: NDArray[Any], nll: NDArray[Any], starts: NDArray[np.int64], max_loss: float
+) -> LineLosses:
+    """Sums the teacher's losses of each line, and finds the lines that are noise.
+
+    A token belongs to the line in which it begins, as in training. Tokens that share bytes, those
+    of one character, are one unit, and a unit lacks a loss if one of them does. Such a unit has no
+    say, nor has one that begins before the first line. A line in which no token begins shares the
+    fate of the line before it, whose last token covers it: an empty line that a token of two line
+    feeds ends. A unit that has its line to itself is never noise.
+
+    Args:
+        spans: (M, 2) the bytes of each token, in order; empty for special tokens.
+        nll: (M,) nats; NaN for none.
+        starts: (L,) the byte at which each line begins, ascending. They may be those of other
+            windows: a single one makes the whole document one line.
+        max_loss: `guidance.window_max_loss`, in nats a byte.
+    """
+    first_U, stop_U, nats_U = _units(spans, nll)
+    line_U = np.searchsorted(starts, first_U, side="right") - 1
+    has_begun = np.bincount(line_U[line_U >= 0], minlength=len(starts)) > 0
+    is_counted = (line_U >= 0) & np.isfinite(nats_U)
+    line_U, nats_U = line_U[is_counted], nats_U[is_counted]
+    bytes_U = (stop_U - first_U)[is_counted]
+
+    def sums(values: NDArray[Any]) -> NDArray[np.float64]:
+        return np.bincount(line_U, values, minlength=len(starts)).astype(np.float64)
+
+    nats_L, bytes_L = sums(nats_U), sums(bytes_U)
+    rest_nats_U, rest_bytes_U = nats_L[line_U] - nats_U, bytes_L[line_U] - bytes_U
+    # The same quotient as in `line_rule.teacher_loss_of_neighbours`, which has no rest of 0 bytes.
+    mean_U = (rest_nats_U + SMOOTHING_BYTES) / (rest_bytes_U + SMOOTHING_BYTES)
+    is_dropped_U = (rest_bytes_U > 0) & (mean_U > max_loss)
+    is_noise = 2 * sums(bytes_U * is_dropped_U) > bytes_L
+    if len(starts):
+        leader = np.maximum.accumulate(np.where(has_begun, np.arange(len(starts)), 0))
+        is_noise = is_noise[leader]
+    return LineLosses(nats_L, bytes_L.astype(np.int64), is_noise)
+
+
+def _units(spans: NDArray[Any], nll: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """(U,) first byte, end and loss of each run of tokens that share bytes; tokens without text are
+    none. The loss is NaN if a token of the run has none."""
+    has_text = spans[:, 0] < spans[:, 1]
+    first, stop = spans[has_text].astype(np.int64).T
+    if not len(first):
+        return first, stop, np.zeros(0)
+    reach = np.maximum.accumulate(stop)
+    heads = np.flatnonzero(np.append(True, first[1:] >= reach[:-1]))
+    last = np.append(heads[1:], len(first)) - 1
+    nats = np.add.reduceat(nll[has_text].astype(np.float64), heads)
+    return first[heads], reach[last], nats
