@@ -21,11 +21,11 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of code of python/vocagno": 20_960,
-    "modules of python/vocagno": 134,
+    "lines of code of python/vocagno": 21_600,
+    "modules of python/vocagno": 139,
     "lines of code of research": 1_625,
-    "lines of code of tests": 26_450,
-    "lines of code of benches": 4_840,
+    "lines of code of tests": 27_210,
+    "lines of code of benches": 5_160,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,

@@ -32,7 +32,8 @@ def main() -> None:
     # The held-out documents come first, so that more training text later holds out the same ones.
     for name, megabytes in (("valid", held_out), ("train", options.megabytes)):
         path, size = options.folder / f"{name}.jsonl", 0
-        with path.open("w", encoding="utf-8") as file:
+        partial = path.with_suffix(".partial")  # a broken stream leaves no file that looks whole
+        with partial.open("w", encoding="utf-8") as file:
             while size < megabytes * 1e6 and (record := next(records, None)) is not None:
                 columns = {column: record[column] for column in COLUMNS if column in record}
                 if not columns:
@@ -41,7 +42,9 @@ def main() -> None:
                 size += sum(len(str(value).encode()) for value in columns.values())
         if not size:
             raise SystemExit(f"{path}: no documents are left for it; lower --megabytes")
-        print(f"{path}: {size / 1e6:.2f} MB")
+        partial.replace(path)
+        is_short = size < megabytes * 1e6
+        print(f"{path}: {size / 1e6:.2f} MB{', where the data set ends' * is_short}")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,9 @@ def carry_out(plan: Plan, out: Path, extra: Mapping[str, str], *, show: bool) ->
     """
     runs = plan.runs(out, extra)
     configs = {run.name: _parse_and_check(run) for run in runs}
+    if plan.confidence:
+        for config in configs.values():
+            config.data.one_held_out  # noqa: B018  # several are refused now, not after hours
     baseline = next(run for run in runs.variants if run.variant == plan.baseline)
     if plan.questions is not None and plan.questions.is_file():
         requirements_of(plan)  # wrong ones are refused before a teacher is trained
@@ -44,6 +47,7 @@ def carry_out(plan: Plan, out: Path, extra: Mapping[str, str], *, show: bool) ->
     for run in runs:
         if _is_trained(run):
             check_measurable(run, requirements)
+            _check_corpora(run, configs[run.name])
     with Progress("studying", len(configs), unit="runs", show=show) as progress:
         measured: dict[str, Measured] = {}
         for stage in runs.stages():
@@ -85,7 +89,7 @@ def measured_so_far(plan: Plan, out: Path, extra: Mapping[str, str]) -> list[Mea
     """
     runs = [run for run in plan.runs(out, extra).variants if _is_trained(run)]
     for run in runs:
-        _parse_and_check(run)
+        _check_corpora(run, _parse_and_check(run))
     has_questions = plan.questions is not None and plan.questions.is_file()
     requirements = (
         requirements_of(plan) if has_questions else Requirements(confidence=plan.confidence)
@@ -121,6 +125,18 @@ def _parse_and_check(run: Run) -> Config:
             f"{run.name}: data.validation: needed, for clean held-out text to compare runs on"
         )
     return config
+
+
+def _check_corpora(run: Run, config: Config) -> None:
+    """Compares the held-out corpora of a measured run with those of its configuration. An earlier
+    version pooled them. Raises: InputError if they differ."""
+    measured, names = read_measured(run.folder), list(config.data.held_out)[1:]
+    if list(measured.other_losses or {}) != names:
+        raise InputError(
+            f"{run.folder / MEASURED}: has the losses of {list(measured.other_losses or {})} "
+            f"besides the first held-out corpus, expected {names}; delete the file, and the study "
+            "reads them from the log of the run"
+        )
 
 
 def _measure(run: Run, requirements: Requirements) -> None:

@@ -125,14 +125,15 @@ def write_runs(path: Path, measured: Sequence[Measured]) -> None:
     if any(run.confidence is not None for run in measured):
         header += [f"confidence_{field.name}" for field in fields(Confidence)]
     others = list(dict.fromkeys(name for run in measured for name in run.other_losses or {}))
-    header += [f"{when}_{name}" for name in others for when in ("start", "held_out")]
+    header += [f"{column}_{name}" for name in others for column in ("other_start", "other")]
     lines = []
     for run in measured:
         values = asdict(run)
         values |= {
             f"confidence_{name}": cell for name, cell in (values["confidence"] or {}).items()
         }
-        values |= {f"start_{name}": loss for name, loss in (run.other_start_losses or {}).items()}
-        values |= {f"held_out_{name}": loss for name, loss in (run.other_losses or {}).items()}
+        starts, losses = run.other_start_losses or {}, run.other_losses or {}
+        values |= {f"other_start_{name}": loss for name, loss in starts.items()}
+        values |= {f"other_{name}": loss for name, loss in losses.items()}
         lines.append([values.get(name) for name in header])
     write_table(path, [header, *lines])

@@ -22,9 +22,7 @@ def test_the_report_and_the_files_are_written(tmp_path, words, cli):
     scores = "--scores", tmp_path / "scores"
     printed = cli(*words, *scores).out
     assert printed == (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    assert printed.startswith(
-        "# Noise to a teacher in c.jsonl\n\nA line is left out if the teacher"
-    )
+    assert printed.startswith("# Noise to a teacher in c.jsonl\n\nA line is omitted if the teacher")
     assert "6.00  c.jsonl, line 11" in printed
     fields = cli.json(*words, *scores)
     assert fields["counts"]["documents_shortened"] == 9

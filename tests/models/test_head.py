@@ -1,5 +1,7 @@
 """Chunks of logits, and students with PEFT adapters."""
 
+from contextlib import ExitStack
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -199,6 +201,21 @@ def test_gradients_by_tiles_are_those_of_float64(monkeypatch, num_kept):
         torch.testing.assert_close(gradient.double(), exact, rtol=0, atol=float(largest) / 100)
     assert torch.equal(states_KH.grad[num_kept:], torch.zeros(600 - num_kept, 32).bfloat16())
     assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.backends.mkldnn, "matmul"), reason="this torch cannot be told a precision"
+)
+def test_the_last_of_two_threads_restores_the_precision():
+    """The second one would take the first one's setting for that of the process, and leave it."""
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(head_module.products_of_tiles())
+        second.enter_context(head_module.products_of_tiles())
+        first.close()
+        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+        second.close()
+    assert torch.backends.mkldnn.matmul.fp32_precision == before
 
 
 def test_a_head_rounded_to_bfloat16_and_back_is_known_to_be_exact():

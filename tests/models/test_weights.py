@@ -242,20 +242,22 @@ def test_weights_beyond_the_layers_of_a_quantized_model_are_named(tmp_path, caps
         teacher(quantized(tmp_path, *own, name))
 
 
-@pytest.mark.parametrize("scaled", ["all", "all but one", "none"])
+@pytest.mark.parametrize("scaled", ["all", "all but one", "none", "activations"])
 def test_float8_weights_need_their_scales(tmp_path, scaled):
     """transformers dequantizes them on a CPU; without a scale a weight of 0.1 was read as 448."""
     originals = {}
 
     def to_float8(weights):
         layers = [name for name in weights if "proj" in name]
-        left_out = {"all": [], "all but one": layers[:1], "none": layers}[scaled]
+        left_out = {"all": [], "all but one": layers[:1]}.get(scaled, layers)
         for name in layers:
             originals[name] = weights[name]
             scale = weights[name].abs().max() / 448
             weights[name] = (weights[name] / scale).to(torch.float8_e4m3fn)
             if name not in left_out:
                 weights[f"{name}_scale_inv"] = scale.reshape(1, 1)
+            elif scaled == "activations":
+                weights[name.replace("weight", "activation_scale")] = torch.ones(1)
         return weights
 
     path = with_weights(tmp_path, to_float8) / "config.json"
@@ -273,6 +275,13 @@ def test_float8_weights_need_their_scales(tmp_path, scaled):
         ConfigError, match=rf"teacher\.model: .* has {count} float8 weights without"
     ):
         teacher(tmp_path)
+
+
+def test_a_plain_cast_to_float8_is_said(tmp_path, capsys):
+    """No quantization is configured, so the values may be meant as they are."""
+    folder = with_weights(tmp_path, lambda w: {n: v.to(torch.float8_e4m3fn) for n, v in w.items()})
+    teacher(folder)
+    assert "float8 weights without a scale; they are taken as they are" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -191,7 +191,7 @@ def real_table():
     lines = []
     for label, variant in REAL_ROWS.items():
         changes = [
-            float(run["held_out_other"]) - float(runs["clean"]["naive", seed]["held_out_other"])
+            float(run["other_other"]) - float(runs["clean"]["naive", seed]["other_other"])
             for (name, seed), run in runs["clean"].items()
             if name == variant
         ]

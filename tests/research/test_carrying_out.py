@@ -109,6 +109,32 @@ def test_the_first_of_several_held_out_corpora_is_compared(tmp_path, plan_file, 
     assert run.other_start_losses is None  # new weights
 
 
+def test_other_held_out_corpora_than_those_measured_are_refused(tmp_path, plan_file, corpus):
+    """Their order decides which loss is compared; an earlier version pooled them."""
+    second = tmp_path / "second.jsonl"
+    second.write_text(json.dumps({"text": "zzz zzz qqq. " * 30}) + "\n")
+    both = {"first": str(corpus), "second": str(second)}
+    out = tmp_path / "study"
+
+    def study(held_out):
+        common = {"data.validation": held_out}
+        only = {"variants": NAIVE, "tables": {"methods": ["cpt"]}}
+        return carry_out(
+            read_plan(plan_file(seeds=[0], common=common, **only)), out, {}, show=False
+        )
+
+    study(both)
+    with pytest.raises(ConfigError, match=r"data\.validation is .* holds a run with"):
+        study(dict(reversed(both.items())))
+    path = out / "runs" / "cpt-0" / "measured.json"
+    pooled = json.loads(path.read_text()) | {"other_losses": None}
+    path.write_text(json.dumps(pooled))
+    with pytest.raises(InputError, match=r"has the losses of \[\] .* expected \['second'\]"):
+        study(both)
+    path.unlink()
+    assert study(both)[0].other_losses.keys() == {"second"}
+
+
 def test_what_is_measured_is_not_done_again(tmp_path, plan_file, trained):
     plan, out = read_plan(plan_file()), tmp_path / "study"
     first = carry_out(plan, out, {}, show=False)

@@ -1,5 +1,6 @@
 """The runs of a study as tables: seed by seed, with columns for what was measured."""
 
+import csv
 import math
 from dataclasses import replace
 
@@ -105,8 +106,13 @@ def test_other_held_out_text_has_columns_of_its_own(tmp_path):
     assert "| difference from | code (start 2.5000) | code: difference from |" in header
     assert "| 1.0000 | - | 3.0000 | - |" in first
     assert "| 1.5000 | a: +0.5000 | 2.7500 | a: -0.2500 |" in second
+    # A corpus may have the name of a column: those of the main corpus stay.
+    named_loss = measured("a", 0, 1.25, other_losses={"loss": 9.0}, start_loss=3.0)
+    write_runs(tmp_path / "runs.csv", [named_loss])
+    (row,) = csv.DictReader((tmp_path / "runs.csv").read_text().splitlines())
+    assert (row["held_out_loss"], row["start_loss"], row["other_loss"]) == ("1.25", "3.0", "9.0")
     write_runs(tmp_path / "runs.csv", runs)
     header, first, second = (tmp_path / "runs.csv").read_text().splitlines()
-    assert header.endswith(",start_code,held_out_code")
+    assert header.endswith(",other_start_code,other_code")
     assert first.endswith(",2.5,3.0")
     assert second.endswith(",2.5,2.75")

@@ -25,7 +25,7 @@ def add_filter(parser: Any) -> None:
 
     JSON Lines stay JSON Lines, and Parquet stays Parquet, with all fields; text files become
     texts.jsonl. Each record gets `teacher_nats_per_byte` (of the whole text, or the completion) and
-    `left_out_share` (of its bytes). A document of noise alone is left out. `filtered.json` and
+    `left_out_share` (of its bytes). A document of nothing but noise is omitted. `filtered.json` and
     `report.md` say what went, by file, with twenty examples.
 
     Any number of processes may run the command; a killed one loses the shard that it was writing.

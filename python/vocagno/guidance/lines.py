@@ -1,10 +1,10 @@
 """The rule of lines for a text without a student: which of its lines are noise to a teacher.
 
 Training drops a token if the teacher loses more than `guidance.window_max_loss` on the rest of its
-line (`line_rule.weights_of_lines`), so two tokens of one line may fare differently. A filter of text
-has one answer for a line. It drops a line if that rule, with the teacher's own tokens as units,
-would drop more than half of its bytes. No other answer for whole lines differs from the rule on
-fewer bytes with a loss. The teacher's mean loss on the line is not the same: one very hard word
+line (`line_rule.weights_of_lines`), so two tokens of one line may fare differently. A filter of
+text has one answer for a line. It drops a line if that rule, with the teacher's own tokens as
+units, would drop more than half of its bytes. No other answer for whole lines differs from the rule
+on fewer bytes with a loss. The teacher's mean loss on the line is not the same: one very hard word
 raises it, and the rule drops everything but that word.
 
 M: teacher tokens of a document, U: units, L: lines. NumPy only.
@@ -19,7 +19,7 @@ from vocagno.config.guidance import SMOOTHING_BYTES
 
 
 class LineLosses(NamedTuple):
-    """What a teacher loses on each line of a document, and which lines are noise."""
+    """The teacher's losses on the lines of a document, and which lines are noise."""
 
     nats: NDArray[np.float64]
     """(L,) the sum of the losses of the tokens that begin in the line."""

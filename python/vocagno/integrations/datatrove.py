@@ -345,10 +345,10 @@ class FinishScores(StoreFinisher):
 
 
 class NoiseRemover(PipelineStep):
-    """Takes out of the documents that pass what is noise to a teacher, as `vocagno filter` does.
+    """Takes what is noise to a teacher out of the documents that pass, like `vocagno filter`.
 
-    The metadata of a document gets the fields that the command writes. A document of noise alone
-    does not pass.
+    The metadata of a document gets the fields that the command writes. A document of nothing but
+    noise does not pass.
     """
 
     name = "vocagno: filter"
@@ -357,7 +357,7 @@ class NoiseRemover(PipelineStep):
     def __init__(self, scores: str | Path, **rule: Any) -> None:
         """Args:
             scores: the store of the teacher's scores; all tasks must see it.
-            rule: the options of `FilterRule`, such as `window_max_loss` and `missing`.
+            rule: the options of `FilterRule`: `window_max_loss`, `unit`, `keep`, `missing`.
         Raises: ConfigError for an option that is wrong.
         """
         super().__init__()

@@ -47,7 +47,7 @@ _SHOWN = 100
 
 @dataclass(frozen=True, kw_only=True)
 class FilterRule:
-    """Options of what a filter leaves out, and of what it writes."""
+    """Options of what a filter omits, and of what it writes."""
 
     window_max_loss: float | None = None
     """Nats a byte; None stands for that of the default rule of training, 2."""
@@ -56,7 +56,7 @@ class FilterRule:
     keep: Literal["rest", "marks"] = "rest"
     """rest: what is not noise. marks: the whole text, with the ranges of noise in characters."""
     missing: Literal["error", "keep", "drop"] = "error"
-    """What becomes of documents that the scores lack."""
+    """The treatment of documents that the scores lack."""
 
     def __post_init__(self) -> None:
         # The configuration of training checks the number, and knows the default.
@@ -159,7 +159,7 @@ class NoiseFilter:
         # scores to lack.
         missing = scores.missing if scores is NOT_SCORED and text else ""
         judged = JudgedText(data, first_byte, starts, lines, missing)
-        # White space alone is no document.
+        # White space is no document.
         is_rest_blank = lines.is_noise.any() and not judged.rest().strip()
         if is_rest_blank or (missing and self.rule.missing == "drop"):
             lines = lines._replace(is_noise=np.ones(len(starts), bool))
@@ -305,7 +305,7 @@ def filter_corpus(
     Args:
         store: scores that `vocagno score` made; documents are found by a hash of the text.
         allow_most: more than half of the bytes may be noise.
-    Returns: the manifest: counts of all documents and by file, and examples of what is left out.
+    Returns: the manifest: counts of all documents and by file, and examples of what is omitted.
     Raises: InputError or StoreError for a folder with something else; CorpusError for a corpus that
         changes meanwhile, or whose records have the fields already; StoreError for documents
         without scores; InputError if more than half is noise.

@@ -5,6 +5,7 @@ B: rows, T: tokens of a row, H: hidden size, V: vocabulary, C: tokens of a chunk
 
 import itertools
 import math
+import threading
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -178,6 +179,11 @@ def multiplies_tiles(operand: Tensor) -> bool:
     return _HAS_BFLOAT16_TILES and is_bfloat16 and operand.device.type == "cpu"
 
 
+_tiles = threading.Lock()
+_tiles_in_use: list[str] = []
+"""The setting before, once for each block of `products_of_tiles` that is being run."""
+
+
 @contextmanager
 def products_of_tiles() -> Iterator[None]:
     """Lets oneDNN round the operands of float32 products to bfloat16; sums stay in float32.
@@ -185,14 +191,21 @@ def products_of_tiles() -> Iterator[None]:
     Operands whose values are bfloat16 lose nothing, and a product with 49,152 x 576 weights takes
     a third to a quarter of the time. torch has no CPU product of bfloat16 matrices with a float32
     result (`torch.mm` with `out_dtype`).
+
+    The setting is of the whole process: products of other threads are rounded meanwhile, too. The
+    last of several threads restores it.
     """
     products: Any = getattr(torch.backends.mkldnn, "matmul")  # noqa: B009  # untyped
-    before = products.fp32_precision
-    products.fp32_precision = "bf16"
+    with _tiles:
+        _tiles_in_use.append(_tiles_in_use[0] if _tiles_in_use else products.fp32_precision)
+        products.fp32_precision = "bf16"
     try:
         yield
     finally:
-        products.fp32_precision = before
+        with _tiles:
+            before = _tiles_in_use.pop()
+            if not _tiles_in_use:
+                products.fp32_precision = before
 
 
 def widens(a: Tensor, b: Tensor) -> bool:

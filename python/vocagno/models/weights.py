@@ -120,13 +120,16 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
             unexpected = _unread_tensors(name, gguf_file, model)
     missing = report["missing_keys"]
     # The configuration says so also of a model that was dequantized while it was loaded.
-    is_stored_quantized = gguf_file is None and hasattr(settings, "quantization_config")
-    if is_stored_quantized and (unscaled := _unscaled_weights(name)):
-        raise ConfigError(
-            f"{option}: {name} has {len(unscaled)} float8 weights without a scale "
-            f"({_some(unscaled)}), which would be read up to 448 times too large or more; save the "
-            "model again with its scales (`weight_scale_inv`)"
-        )
+    if gguf_file is None and (unscaled := _unscaled_weights(name)):
+        has_scales = hasattr(settings, "quantization_config")
+        words = f"{option}: {name} has {len(unscaled)} float8 weights without a scale"
+        if has_scales:
+            raise ConfigError(
+                f"{words} ({_some(unscaled)}), which would be read as values up to 448; save the "
+                "model again with its scales (`weight_scale_inv`)"
+            )
+        # A plain cast to float8 is one, and its configuration names no quantization.
+        print(f"warning: {words}; they are taken as they are", file=sys.stderr)
     if unexpected and gguf_file is None and getattr(model, "hf_quantizer", None) is not None:
         # Quantized formats store scales and the like next to the weights, under names that differ
         # from format to format.
@@ -156,13 +159,13 @@ def _unscaled_weights(name: str) -> set[str]:
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
             types |= {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118
-    scales = {key for key in types if "scale" in key.rpartition(".")[2]}
-    scaled_layers = {key.rpartition(".")[0] for key in scales}
+    # `weight_scale`, `weight_scale_inv`, `gate_up_proj_scale_inv`: the weight's name, and more. A
+    # scale of the activations says nothing of the weight next to it.
+    scaled = {key[: key.rindex("_scale")] for key in types if "_scale" in key}
     return {
         key
         for key, dtype in types.items()
-        if dtype.startswith("F8") and key not in scales
-        if key.rpartition(".")[0] not in scaled_layers
+        if dtype.startswith("F8") and "_scale" not in key and key not in scaled
     }
 
 

@@ -123,10 +123,11 @@ def check_same_run(config: Config) -> bool:
 def _as_compared(name: str, value: Any) -> Any:
     """The form of an option's value that must be equal in a resumed run.
 
-    The order of the corpora counts, because it decides which rows a step reads. The stores of
+    The order of the corpora counts, because it decides which rows a step reads, and which of the
+    held-out ones a study compares. The stores of
     further teachers may have moved (`keep_inputs` compares their content).
     """
-    if name == "data.train" and isinstance(value, dict):
+    if name in ("data.train", "data.validation") and isinstance(value, dict):
         return list(value.items())
     if name == "teacher.also" and value:
         return [{key: part for key, part in also.items() if key != "scores"} for also in value]

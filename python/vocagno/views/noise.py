@@ -1,4 +1,4 @@
-"""Words what a filter has left out of a corpus."""
+"""Writes the report of what a filter has omitted from a corpus."""
 
 import json
 from typing import Any
@@ -8,22 +8,22 @@ from vocagno.views.passage import number
 
 
 def report_of(fields: dict[str, Any]) -> str:
-    """Words the manifest of a filtered corpus, as Markdown."""
+    """Writes the manifest of a filtered corpus in Markdown."""
     rule = fields["rule"]
-    rows = [["file", "documents", "left out", "shortened", "bytes", "left out", "no scores"]]
+    rows = [["file", "documents", "omitted", "shortened", "bytes", "omitted", "no scores"]]
     counts = fields["files"] | ({"all": fields["counts"]} if len(fields["files"]) > 1 else {})
     for name, row in counts.items():
         sizes = (row[key] for key in ("documents", "documents_left_out", "documents_shortened"))
         share_out = f"{row['bytes_left_out'] / max(1, row['bytes']):.2%}"
         cells = [f"{row['bytes']:,}", share_out, f"{row['missing_documents']:,}"]
         rows.append([name, *(f"{size:,}" for size in sizes), *cells])
-    what = "A text is" if rule["unit"] == "document" else "A line is"
-    verb = "marked" if rule["keep"] == "marks" else "left out"
+    subject = "A text is" if rule["unit"] == "document" else "A line is"
+    verb = "marked" if rule["keep"] == "marks" else "omitted"
     lines = [
         f"# Noise to a teacher in {fields['corpus']}",
         "",
-        f"{what} {verb} if the teacher loses more than {rule['window_max_loss']:g} nats a byte on "
-        "the rest of it, for more than half of its bytes.",
+        f"{subject} {verb} if the teacher loses more than {rule['window_max_loss']:g} nats a byte "
+        "on the rest of it, for more than half of its bytes.",
         "",
         *(f"    {row}".rstrip() for row in in_table(rows).splitlines()),
     ]
