@@ -25,7 +25,7 @@ def test_the_report_and_the_files_are_written(tmp_path, words, cli):
     assert printed.startswith("# Noise to a teacher in c.jsonl\n\nA line is omitted if the teacher")
     assert "6.00  c.jsonl, line 11" in printed
     fields = cli.json(*words, *scores)
-    assert fields["counts"]["documents_shortened"] == 9
+    assert fields["counts"]["shortened_documents"] == 9
     lines = (tmp_path / "out" / "c.jsonl").read_text(encoding="utf-8").splitlines()
     texts = [json.loads(line)["text"] for line in lines]
     assert texts == [without_noise(NOISY[n]) for n in (*range(10), 11)]
@@ -51,7 +51,7 @@ def test_a_teacher_scores_what_is_not_scored(tmp_path, words, cli, teacher_model
     pytest.importorskip("torch")
     teacher = "--teacher.model", teacher_model
     fields = cli.json(*words, *teacher, "--yes", "--window_max_loss", "9")
-    assert fields["counts"]["bytes_left_out"] == 0
+    assert fields["counts"]["omitted_bytes"] == 0
     (store,) = (tmp_path / "cache" / "scores").iterdir()
     again = *words[:3], tmp_path / "again", *words[4:], "--scores", store, "--window_max_loss", "9"
     assert cli.json(*again)["counts"] == fields["counts"]

@@ -343,7 +343,7 @@ def test_noise_does_not_pass(tmp_path, tokenizers):
     assert [document.text for document in passed] == [
         without_noise(NOISY[number]) for number in (*range(10), 11)
     ]
-    assert passed[0].metadata["left_out_share"] > 0.1
+    assert passed[0].metadata["omitted_share"] > 0.1
     assert passed[0].metadata["teacher_nats_per_byte"] > 1
     with pytest.raises(StoreError, match="no scores of document new: score it, or give missing="):
         list(steps.NoiseRemover(tmp_path / "scores").run(iter([Document("New.", "new")])))

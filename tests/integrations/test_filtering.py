@@ -22,6 +22,7 @@ from vocagno.data.corpus_files import CorpusError
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import InputError
 from vocagno.integrations.filtering import MANIFEST, FilterRule, NoiseFilter, filter_corpus
+from vocagno.teacher.score_store import REFUSED_BY_TEACHER
 from warm_python import executable
 
 RECORDS = [
@@ -29,7 +30,8 @@ RECORDS = [
 ]
 LEFT = [{**record, "text": without_noise(record["text"])} for record in RECORDS]
 LEFT = [record for record in LEFT if record["text"] or not NOISY[record["id"]]]
-ADDED = {"teacher_nats_per_byte", "left_out_share"}
+ADDED = {"teacher_nats_per_byte", "omitted_share"}
+REPORTS = "report.md", "report.html"
 
 
 @pytest.fixture
@@ -72,21 +74,21 @@ def test_the_other_lines_and_all_fields_stay(tmp_path, store, suffix):
     fields = run(path, store, out)
     records = read_records(out / path.name)
     assert [{k: v for k, v in record.items() if k not in ADDED} for record in records] == LEFT
-    assert [*records[0]] == [*RECORDS[0], "teacher_nats_per_byte", "left_out_share"]
+    assert [*records[0]] == [*RECORDS[0], "teacher_nats_per_byte", "omitted_share"]
     by_id = {record["id"]: record for record in records}
     assert by_id[9]["teacher_nats_per_byte"] == pytest.approx(0.5, abs=0.01)
-    assert by_id[9]["left_out_share"] == 0
+    assert by_id[9]["omitted_share"] == 0
     size = len(NOISY[0].encode())
-    assert by_id[0]["left_out_share"] == pytest.approx(len(JUNK) / size, abs=1e-6)
+    assert by_id[0]["omitted_share"] == pytest.approx(len(JUNK) / size, abs=1e-6)
     assert by_id[11]["teacher_nats_per_byte"] is None
     counts = fields["counts"]
-    assert (counts["documents"], counts["documents_left_out"]) == (12, 1)
-    assert counts["documents_shortened"] == 9
+    assert (counts["documents"], counts["omitted_documents"]) == (12, 1)
+    assert counts["shortened_documents"] == 9
     assert counts["bytes"] == sum(len(text.encode()) for text in NOISY)
     left = sum(len(record["text"].encode()) for record in LEFT)
-    assert counts["bytes_left_out"] == counts["bytes"] - left
+    assert counts["omitted_bytes"] == counts["bytes"] - left
     assert [*fields["files"]] == [path.name]
-    assert {path.name for path in out.iterdir()} == {".locks", MANIFEST, "report.md", path.name}
+    assert {file.name for file in out.iterdir()} == {".locks", MANIFEST, *REPORTS, path.name}
     before = contents(out)
     assert run(path, store, out) == fields
     assert contents(out) == before
@@ -100,7 +102,7 @@ def test_marks_are_ranges_of_characters(tmp_path, store):
         assert [record["text"] for record in records] == NOISY
         for record in records:
             text = record["text"]
-            for start, stop in reversed(record["left_out_ranges"]):
+            for start, stop in reversed(record["omitted_ranges"]):
                 assert all(line[0] == "#" for line in text[start:stop].splitlines())
                 text = text[:start] + text[stop:]
             assert text == without_noise(record["text"])
@@ -111,7 +113,7 @@ def test_whole_documents_go(tmp_path, store):
     fields = run(path, store, tmp_path / "out", unit="document")
     records = read_records(tmp_path / "out" / "c.jsonl")
     assert [record["text"] for record in records] == [NOISY[n] for n in (*range(10), 11)]
-    assert fields["counts"]["documents_left_out"] == 1
+    assert fields["counts"]["omitted_documents"] == 1
     assert [example["place"] for example in fields["examples"]] == ["c.jsonl, line 11"]
 
 
@@ -127,12 +129,12 @@ def test_prompts_are_read_and_not_judged(tmp_path, tokenizers):
     (record,) = read_records(tmp_path / "out" / "c.jsonl")
     assert (record["prompt"], record["completion"]) == (prompts[0], "It is 42.\nSo x = 42.")
     share = len(JUNK) / len(completions[0].encode())
-    assert record["left_out_share"] == pytest.approx(share, abs=1e-6)
+    assert record["omitted_share"] == pytest.approx(share, abs=1e-6)
     run(path, store, tmp_path / "marks", allow_most=True, keep="marks")
     record, other = read_records(tmp_path / "marks" / "c.jsonl")
-    ((start, stop),) = record["left_out_ranges"]
+    ((start, stop),) = record["omitted_ranges"]
     assert texts[0][start:stop] == JUNK
-    assert texts[1][slice(*other["left_out_ranges"][0])] == JUNK
+    assert texts[1][slice(*other["omitted_ranges"][0])] == JUNK
 
 
 def test_a_folder_stays_a_folder_and_text_files_become_records(tmp_path, store):
@@ -149,6 +151,9 @@ def test_a_folder_stays_a_folder_and_text_files_become_records(tmp_path, store):
     assert "a.jsonl" in report
     assert f'6.00  a.jsonl, line 1  "{JUNK.strip()}"' in report
     assert sum(rows["documents"] for rows in fields["files"].values()) == 10
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert f"{JUNK.strip()}</td>" in page
+    assert "a.jsonl, line 1" in page
     write_records(folder / "texts.jsonl", RECORDS[:1])
     with pytest.raises(InputError, match=r"would be written as texts\.jsonl"):
         run(folder, store, tmp_path / "other")
@@ -204,6 +209,13 @@ def test_mistakes_are_named(tmp_path, store):
     write_corpus(path, [text.upper() for text in NOISY])
     with pytest.raises(CorpusError, match="has changed since it was read"):
         filter_corpus(corpus, store, tmp_path / "changed", FilterRule())
+
+
+def test_a_document_that_the_teacher_could_not_read_stays(store, monkeypatch):
+    noise = NoiseFilter(store, FilterRule(missing="drop"))
+    monkeypatch.setattr(noise._scores, "find", lambda _: [REFUSED_BY_TEACHER])
+    (judged,) = noise.judge([NOISY[0]])
+    assert (judged.missing, judged.rest(), judged.nats_per_byte) == ("", NOISY[0], None)
 
 
 def test_scores_that_do_not_fit_the_text_are_damaged(store, monkeypatch):

@@ -16,17 +16,16 @@ if TYPE_CHECKING:
 def add_filter(parser: Any) -> None:
     """Write a corpus without the lines that are noise to a teacher, for any trainer.
 
-    A line goes if the default rule of training (`guidance.window_max_loss`), with the teacher's
-    tokens as units, would drop more than half of its bytes: of a token, if the teacher loses more
-    than the limit on the rest of its line. So a line of one token stays. A token counts for the
-    line in which it begins, and an empty line shares the fate of the line before it if no token
-    begins there. Training judges the student's tokens one by one, which differs on lines with one
-    very hard word and on the shortest ones.
+    By the default rule of training a token is noise if the teacher loses more than
+    `guidance.window_max_loss` on the rest of its line. A line is omitted if that rule, with the
+    teacher's tokens, would drop more than half of its bytes; a line of one token stays. A token
+    counts for the line in which it begins. An empty line in which none begins shares the fate of
+    the line before it.
 
     JSON Lines stay JSON Lines, and Parquet stays Parquet, with all fields; text files become
     texts.jsonl. Each record gets `teacher_nats_per_byte` (of the whole text, or the completion) and
-    `left_out_share` (of its bytes). A document of nothing but noise is omitted. `filtered.json` and
-    `report.md` say what went, by file, with twenty examples.
+    `omitted_share` (of its bytes). A document that is all noise is omitted. `filtered.json`,
+    `report.md` and `report.html` say what went, by file, with twenty examples.
 
     Any number of processes may run the command; a killed one loses the shard that it was writing.
     """
@@ -54,7 +53,7 @@ def add_filter(parser: Any) -> None:
         "--keep",
         type=Literal["rest", "marks"],
         default="rest",
-        help="marks: write the text whole, with `left_out_ranges`, the ranges of noise in "
+        help="marks: write the text whole, with `omitted_ranges`, the ranges of noise in "
         "characters (code points, as Python counts; of prompt and completion together).",
     )
     parser.add_argument(

@@ -126,8 +126,8 @@ class Corpus:
                 f"{source.name}: has changed since it was read; run again (if its size and time "
                 "are unchanged, delete `corpora` in the cache first)"
             )
-        fields = [document.record for _, document in documents]
-        return ShardTexts(texts, hashes, prompts, places, fields)
+        lines = [document.record for _, document in documents]
+        return ShardTexts(texts, hashes, prompts, places, lines)
 
 
 def text_hash(text: str) -> bytes:

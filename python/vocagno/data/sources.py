@@ -11,6 +11,7 @@ import io
 import json
 import zlib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, ClassVar, NamedTuple, Protocol
 
@@ -224,6 +225,12 @@ class ParquetSource(_FileSource):
         """The records that the last reading has left."""
         self._place = Place()
         """The place of the first of them."""
+        self._batches_left: Iterator[Any] | None = None
+        """The batches with all columns that the last `table` has left."""
+        self._rest: list[Any] = []
+        """The part of a batch before them, which it has not taken; at most one."""
+        self._row = 0
+        """The row with which these begin."""
 
     def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         import pyarrow as pa
@@ -240,7 +247,7 @@ class ParquetSource(_FileSource):
         self.close()
 
     def close(self) -> None:
-        self._records = None
+        self._records = self._batches_left = None
 
     def _from(self, record: int) -> Iterator[tuple[Place, Document]]:
         """Yields the documents from row `record` on."""
@@ -249,16 +256,20 @@ class ParquetSource(_FileSource):
             record += batch.num_rows
 
     def table(self, record: int, count: int) -> Any:
-        """Reads `count` rows from `record` on, with all columns, as a table of pyarrow.
+        """Reads `count` rows from `record` on, with all columns, as a table of pyarrow. The rows
+        that follow those of the last call are not searched.
         Raises: CorpusError if the file cannot be read, or has fewer rows."""
         import pyarrow as pa
 
-        batches, missing = [], count
+        if self._batches_left is None or self._row != record:
+            self._batches_left, self._rest = self._batches(record, all_columns=True), []
+        batches, missing = list[Any](), count
         try:
-            for batch in self._batches(record, all_columns=True):
+            for batch in chain(self._rest, self._batches_left):
                 batches.append(batch.slice(0, missing))
                 missing -= batches[-1].num_rows
                 if not missing:
+                    self._rest, self._row = [batch.slice(batches[-1].num_rows)], record + count
                     return pa.Table.from_batches(batches)
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(self.name, error) from error

@@ -345,10 +345,10 @@ class FinishScores(StoreFinisher):
 
 
 class NoiseRemover(PipelineStep):
-    """Takes what is noise to a teacher out of the documents that pass, like `vocagno filter`.
+    """Removes what is noise to a teacher from the documents that pass, like `vocagno filter`.
 
-    The metadata of a document gets the fields that the command writes. A document of nothing but
-    noise does not pass.
+    The metadata of a document gets the fields that the command writes. A document that is all noise
+    does not pass.
     """
 
     name = "vocagno: filter"
@@ -357,7 +357,7 @@ class NoiseRemover(PipelineStep):
     def __init__(self, scores: str | Path, **rule: Any) -> None:
         """Args:
             scores: the store of the teacher's scores; all tasks must see it.
-            rule: the options of `FilterRule`: `window_max_loss`, `unit`, `keep`, `missing`.
+            rule: options of `FilterRule`: `window_max_loss`, `unit`, `keep` and `missing`.
         Raises: ConfigError for an option that is wrong.
         """
         super().__init__()
@@ -376,7 +376,7 @@ class NoiseRemover(PipelineStep):
                         "give missing='keep' or 'drop'"
                     )
                 rewritten = noise.rewrite(judged)
-            self.stat_update("bytes_left_out", value=judged.bytes_left_out, unit="document")
+            self.stat_update("omitted_bytes", value=judged.omitted_bytes, unit="document")
             if rewritten.text is not None:
                 document.text = rewritten.text
                 document.metadata |= rewritten.fields

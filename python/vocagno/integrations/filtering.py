@@ -31,11 +31,12 @@ from vocagno.system.files import appearing, digest, write_json
 from vocagno.system.progress import Progress
 from vocagno.system.shared_work import exclusively, share
 from vocagno.teacher.score_store import NOT_SCORED, DocumentScores, ScoresOfTexts, ScoreStore
-from vocagno.views.noise import report_of
+from vocagno.views.noise import noise_page, report_of
 
 MANIFEST = "filtered.json"
 REPORT = "report.md"
-LOSS, SHARE, RANGES = "teacher_nats_per_byte", "left_out_share", "left_out_ranges"
+PAGE = "report.html"
+LOSS, SHARE, RANGES = "teacher_nats_per_byte", "omitted_share", "omitted_ranges"
 """The fields that each record gets, the last one with `keep: marks`."""
 _TYPES = {LOSS: pa.float64(), SHARE: pa.float64(), RANGES: pa.list_(pa.list_(pa.int64()))}
 MAX_SHARE = 0.5
@@ -93,7 +94,7 @@ class JudgedText:
         return len(self.data) - self.first_byte
 
     @property
-    def bytes_left_out(self) -> int:
+    def omitted_bytes(self) -> int:
         return sum(stop - start for start, stop in self.ranges())
 
     def ranges(self, *, joined: bool = False) -> list[tuple[int, int]]:
@@ -167,15 +168,15 @@ class NoiseFilter:
 
     def rewrite(self, judged: JudgedText) -> Rewritten:
         """Makes the new content of a document, and its further fields."""
-        left_out = judged.bytes_left_out
+        omitted = judged.omitted_bytes
         fields: dict[str, Any] = {
             LOSS: judged.nats_per_byte,
-            SHARE: round(left_out / max(1, judged.num_bytes), 6),
+            SHARE: round(omitted / max(1, judged.num_bytes), 6),
         }
         if self.rule.keep == "marks":
             text = judged.data[judged.first_byte :].decode()
             return Rewritten(text, fields | {RANGES: judged.character_ranges()})
-        return Rewritten(None if 0 < left_out == judged.num_bytes else judged.rest(), fields)
+        return Rewritten(None if 0 < omitted == judged.num_bytes else judged.rest(), fields)
 
 
 def _edges(spans: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -203,7 +204,7 @@ class _FilteredFiles:
             "scores": digest(*(entry.file_hash for entry in store.manifest.shards)),
             **rule,
         }
-        there = [name for name in [*self.files, REPORT] if (folder / name).exists()]
+        there = [name for name in [*self.files, REPORT, PAGE] if (folder / name).exists()]
         if there and not self.is_finished() and read_claim(folder) is None:
             raise InputError(f"--out: {folder / there[0]} exists already; name an empty folder")
         with exclusively(MANIFEST, folder):
@@ -247,7 +248,7 @@ class _FilteredFiles:
         if counts["missing_documents"] and self.noise.rule.missing == "error":
             _raise_missing(counts, self.noise.store, documents, judged)
         rewritten = [self.noise.rewrite(text) for text in judged]
-        counts["documents_left_out"] = sum(new.text is None for new in rewritten)
+        counts["omitted_documents"] = sum(new.text is None for new in rewritten)
         types = self.noise.rule.types
         write_part(self._part(name), source, shard, documents, rewritten, types)
         examples = _choose_examples(_examples(judged, documents.places))
@@ -279,8 +280,9 @@ class _FilteredFiles:
         """Writes report and manifest, unless another process has."""
         with exclusively(MANIFEST, self.folder):
             if not self.is_finished():
-                with appearing(self.folder / REPORT, self._making) as file:
-                    file.write(report_of(fields).encode())
+                for name, words in {REPORT: report_of, PAGE: noise_page}.items():
+                    with appearing(self.folder / name, self._making) as file:
+                        file.write(words(fields).encode())
                 write_json(self.folder / MANIFEST, fields | {"made_from": self.made_from})
         shutil.rmtree(self._making, ignore_errors=True)  # another process may be removing it
 
@@ -372,7 +374,7 @@ def _raise_missing(
 def _check_share(fields: dict[str, Any], folder: Path, *, allow_most: bool) -> None:
     """Raises: InputError if more than half of the bytes are noise, unless that is allowed."""
     counts = fields["counts"]
-    part = counts["bytes_left_out"] / max(1, counts["bytes"])
+    part = counts["omitted_bytes"] / max(1, counts["bytes"])
     require(
         allow_most or part <= MAX_SHARE,
         f"{part:.1%} of the bytes of {fields['corpus']} are noise by this limit, "
@@ -384,15 +386,15 @@ def _check_share(fields: dict[str, Any], folder: Path, *, allow_most: bool) -> N
 
 def _count(judged: Sequence[JudgedText]) -> Counter[str]:
     """Counts documents and bytes, by what becomes of them."""
-    left_out = [text.bytes_left_out for text in judged]
+    omitted = [text.omitted_bytes for text in judged]
     sizes = [text.num_bytes for text in judged]
     return Counter(
         documents=len(judged),
-        documents_left_out=0,
-        documents_shortened=sum(0 < out < n for out, n in zip(left_out, sizes, strict=True)),
+        omitted_documents=0,
+        shortened_documents=sum(0 < out < n for out, n in zip(omitted, sizes, strict=True)),
         missing_documents=sum(bool(text.missing) for text in judged),
         bytes=sum(sizes),
-        bytes_left_out=sum(left_out),
+        omitted_bytes=sum(omitted),
     )
 
 

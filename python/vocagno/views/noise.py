@@ -1,37 +1,65 @@
-"""Writes the report of what a filter has omitted from a corpus."""
+"""Reports what a filter has omitted from a corpus, in a text and a page."""
 
 import json
 from typing import Any
 
 from vocagno.system.progress import in_table
+from vocagno.views.html import page_of, plain_table
 from vocagno.views.passage import number
+
+_HEADINGS = ("file", "documents", "omitted", "shortened", "bytes", "omitted", "no scores")
+_EXAMPLES = "Examples, drawn by a hash of their text"
 
 
 def report_of(fields: dict[str, Any]) -> str:
-    """Writes the manifest of a filtered corpus in Markdown."""
-    rule = fields["rule"]
-    rows = [["file", "documents", "omitted", "shortened", "bytes", "omitted", "no scores"]]
-    counts = fields["files"] | ({"all": fields["counts"]} if len(fields["files"]) > 1 else {})
-    for name, row in counts.items():
-        sizes = (row[key] for key in ("documents", "documents_left_out", "documents_shortened"))
-        share_out = f"{row['bytes_left_out'] / max(1, row['bytes']):.2%}"
-        cells = [f"{row['bytes']:,}", share_out, f"{row['missing_documents']:,}"]
-        rows.append([name, *(f"{size:,}" for size in sizes), *cells])
-    subject = "A text is" if rule["unit"] == "document" else "A line is"
-    verb = "marked" if rule["keep"] == "marks" else "omitted"
-    lines = [
-        f"# Noise to a teacher in {fields['corpus']}",
-        "",
-        f"{subject} {verb} if the teacher loses more than {rule['window_max_loss']:g} nats a byte "
-        "on the rest of it, for more than half of its bytes.",
-        "",
-        *(f"    {row}".rstrip() for row in in_table(rows).splitlines()),
+    """Words the manifest of a filtered corpus (`integrations.filtering`), as Markdown."""
+    table = [
+        f"    {row}".rstrip() for row in in_table([_HEADINGS, *_count_rows(fields)]).split("\n")
     ]
-    if examples := fields["examples"]:
-        heading = f"Examples ({len(examples)}), drawn by a hash: nats a byte, place, and text"
-        lines += ["", f"{heading} as JSON.", ""]
-        for example in examples:
-            loss, text = example["nats_per_byte"], example["text"]
-            words = json.dumps(text, ensure_ascii=False)
-            lines.append(f"    {number(loss, '.2f', missing='-')}  {example['place']}  {words}")
+    lines = [f"# {_title(fields)}", "", _rule(fields), "", *table]
+    if fields["examples"]:
+        lines += ["", f"{_EXAMPLES}: nats a byte, place, and text as JSON.", ""]
+    for example in fields["examples"]:
+        loss = number(example["nats_per_byte"], ".2f", missing="-")
+        words = json.dumps(example["text"], ensure_ascii=False)
+        lines.append(f"    {loss}  {example['place']}  {words}")
     return "\n".join(lines) + "\n"
+
+
+def noise_page(fields: dict[str, Any]) -> str:
+    """Makes a page of the same."""
+    examples = [
+        [number(example["nats_per_byte"], ".2f", missing="-"), example["place"], example["text"]]
+        for example in fields["examples"]
+    ]
+    tables = [plain_table("Files", _HEADINGS, _count_rows(fields))]
+    if examples:
+        tables.append(plain_table(_EXAMPLES, ("nats a byte", "place", "text"), examples))
+    return page_of(_title(fields), _rule(fields), tables)
+
+
+def _title(fields: dict[str, Any]) -> str:
+    return f"Noise to a teacher in {fields['corpus']}"
+
+
+def _rule(fields: dict[str, Any]) -> str:
+    """Says in a sentence what went, or is marked."""
+    rule = fields["rule"]
+    window = "text" if rule["unit"] == "document" else "line"
+    verb = "marked" if rule["keep"] == "marks" else "omitted"
+    return (
+        f"A {window} is {verb} if the teacher loses more than {rule['window_max_loss']:g} nats a "
+        "byte on the rest of it, for more than half of its bytes."
+    )
+
+
+def _count_rows(fields: dict[str, Any]) -> list[list[str]]:
+    """Lists the counts of each file, and of several together."""
+    rows = []
+    files = fields["files"] | ({"all": fields["counts"]} if len(fields["files"]) > 1 else {})
+    for name, counts in files.items():
+        share = counts["omitted_bytes"] / max(1, counts["bytes"])
+        sizes = ("documents", "omitted_documents", "shortened_documents", "bytes")
+        cells = [f"{counts[size]:,}" for size in sizes]
+        rows.append([name, *cells, f"{share:.2%}", f"{counts['missing_documents']:,}"])
+    return rows
