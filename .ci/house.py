@@ -21,10 +21,10 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of code of python/vocagno": 21_600,
+    "lines of code of python/vocagno": 21_640,
     "modules of python/vocagno": 139,
-    "lines of code of research": 1_625,
-    "lines of code of tests": 27_210,
+    "lines of code of research": 1_640,
+    "lines of code of tests": 27_260,
     "lines of code of benches": 5_160,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,

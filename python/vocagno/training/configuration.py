@@ -170,13 +170,22 @@ def keep_inputs(config: Config, inputs: "Inputs", *, write: bool) -> None:
 
 
 def run_identity(output: Path) -> str:
-    """A hash of what a run was begun with: its configuration and the hashes of its inputs.
+    """A hash of what a run was begun with: the options that may not change, and its inputs.
 
-    Both files are written once, so it is the same each time that the run resumes. A checkpoint
-    notes it, because weights of the same architecture fit any run.
+    Both are read from files that are written once, so it is the same each time that the run
+    resumes, also in a later release. A checkpoint notes it, because weights of the same
+    architecture fit any run.
     """
-    contents = [(output / name).read_bytes() for name in (_KEPT, _MATERIALS)]
-    return hashlib.blake2b(b"\0".join(contents), digest_size=16).hexdigest()
+    options = yaml.safe_load((output / _KEPT).read_bytes())
+    fixed = {}
+    for section, values in options.items():
+        may_change = _MAY_CHANGE.get(section, set())
+        if isinstance(values, dict):
+            fixed[section] = {k: v for k, v in values.items() if k not in may_change}
+        elif not may_change:
+            fixed[section] = values
+    content = json.dumps([fixed, json.loads((output / _MATERIALS).read_bytes())])
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 def is_begun(output: Path) -> bool:
