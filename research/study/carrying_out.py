@@ -7,6 +7,7 @@ carry out one study together, on all machines that see its folder.
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 from research.study.assets import make_assets
@@ -182,7 +183,8 @@ def _train_and_measure(run: Run) -> Measured:
             f"{run.name}: no held-out loss in {run.folder / METRICS}; delete {run.folder}, and "
             "start again"
         )
-    first, last = min(validations, key=_step), max(validations, key=_step)
+    by_step = attrgetter("step")
+    first, last = min(validations, key=by_step), max(validations, key=by_step)
     start, other_start = _held_out_losses(first) if first.step == 0 else (None, None)
     loss, other_losses = _held_out_losses(last)
     measured = Measured(
@@ -200,10 +202,6 @@ def _train_and_measure(run: Run) -> Measured:
     )
     write_measured(run.folder, measured)
     return measured
-
-
-def _step(entry: Entry) -> int:
-    return entry.step
 
 
 def _held_out_losses(entry: Entry) -> tuple[float, dict[str, float] | None]:

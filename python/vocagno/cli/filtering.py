@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vocagno.config.arguments import CORPUS, add_cache_and_max_refused
+from vocagno.config.arguments import CORPUS, add_cache_and_max_refused, add_scoring_teacher
 from vocagno.errors import ConfigError
 from vocagno.system.signals import terminable
 
@@ -65,14 +65,8 @@ def add_filter(parser: Any) -> None:
     parser.add_argument(
         "--yes", action="store_true", help="Write it even if more than half of the bytes is noise."
     )
-    _add_teacher(parser)
+    add_scoring_teacher(parser)
     add_cache_and_max_refused(parser)
-
-
-def _add_teacher(parser: Any) -> None:
-    from vocagno.config.teacher import TeacherConfig
-
-    parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard", "also"})
 
 
 def filter_(options: Any) -> dict[str, Any] | None:

@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vocagno.cli.alignment import add_text, read_text
-from vocagno.config.arguments import CORPUS, TOKENIZER, add_cache_and_max_refused
+from vocagno.config.arguments import (
+    CORPUS,
+    TOKENIZER,
+    add_cache_and_max_refused,
+    add_scoring_teacher,
+)
 from vocagno.errors import require
 from vocagno.system.progress import draw_in_terminal, in_table
 from vocagno.system.signals import terminable
@@ -105,8 +110,6 @@ def add_limit(parser: Any) -> None:
     The teacher scores the text if it is not in the cache. With --corpus, also shows what the limits
     keep of a training text.
     """
-    from vocagno.config.teacher import TeacherConfig
-
     parser.add_argument("text", type=str, help=f"Clean text of the domain: {CORPUS}.")
     parser.add_argument("--tokenizer", required=True, help=f"The student's tokenizer: {TOKENIZER}.")
     parser.add_argument(
@@ -126,7 +129,7 @@ def add_limit(parser: Any) -> None:
         "--seq_len", type=int, default=2048, help="The number of predicted tokens of a row."
     )
     add_cache_and_max_refused(parser)
-    parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard", "also"})
+    add_scoring_teacher(parser)
 
 
 def limit(options: Any) -> dict[str, Any] | None:

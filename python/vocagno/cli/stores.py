@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vocagno.alignment.mapping import Reduction
 from vocagno.cli.guidance import add_rule
-from vocagno.config.arguments import CORPUS, TOKENIZER, add_cache_and_max_refused
+from vocagno.config.arguments import (
+    CORPUS,
+    TOKENIZER,
+    add_cache_and_max_refused,
+    add_scoring_teacher,
+)
 from vocagno.errors import InputError, require
 from vocagno.system.progress import peak_megabytes
 from vocagno.system.signals import terminable
@@ -26,8 +31,6 @@ if TYPE_CHECKING:
 
 def add_score(parser: Any) -> None:
     """Run a teacher over a corpus, and store its loss of every token."""
-    from vocagno.config.teacher import TeacherConfig
-
     _add_corpus(parser)
     parser.add_argument(
         "--shard_bytes",
@@ -61,7 +64,7 @@ def add_score(parser: Any) -> None:
         help="With --candidates: check first that they can train a student with this tokenizer: "
         f"{TOKENIZER}.",
     )
-    parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard", "also"})
+    add_scoring_teacher(parser)
 
 
 def add_prepare(parser: Any) -> None:

@@ -146,6 +146,13 @@ def add_cache_and_max_refused(parser: Any) -> None:
         parser.add_argument(f"--{name}", type=field.type, default=field.default, help=text)
 
 
+def add_scoring_teacher(parser: Any) -> None:
+    """Adds the options of a teacher that scores texts, without those of training with one."""
+    from vocagno.config.teacher import TeacherConfig
+
+    parser.add_class_arguments(TeacherConfig, "teacher", skip={"scores", "mode", "shard", "also"})
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """One command of a program."""

@@ -106,6 +106,11 @@ class LanguageHead:
         """The device that states must be on."""
         return self.weight_VH.device
 
+    @property
+    def _is_bfloat16(self) -> bool:
+        """True if the weights have the values of bfloat16, whatever their type is."""
+        return self.is_widened or self.weight_VH.dtype == torch.bfloat16
+
     def logits(self, hidden_CH: Tensor, room: Tensor | None = None) -> Tensor:
         """(C, V) in float32: operands in the model's type, accumulated in float32.
         Args: room: from `room_for`. The logits are written there if it is large enough; then they
@@ -116,8 +121,7 @@ class LanguageHead:
         if widens(hidden_CH, self.weight_VH):
             logits_CV = torch.mm(hidden_CH, self.weight_VH.T, out_dtype=torch.float32)
         else:  # operands of low precision are exact in float32
-            is_bfloat16 = self.is_widened or self.weight_VH.dtype == torch.bfloat16
-            is_exact = is_bfloat16 and multiplies_tiles(hidden_CH)
+            is_exact = self._is_bfloat16 and multiplies_tiles(hidden_CH)
             with products_of_tiles() if is_exact else nullcontext():
                 logits_CV = torch.mm(hidden_CH.float(), self.weight_VH.float().T, out=out)
         if self.bias_V is not None:
@@ -146,10 +150,8 @@ class LanguageHead:
 
     def as_type(self, dtype: torch.dtype) -> "LanguageHead":
         """A copy of the head with weights of type `dtype`."""
-        weight_VH = self.weight_VH.to(dtype)
-        was_bfloat16 = self.is_widened or self.weight_VH.dtype == torch.bfloat16
-        is_widened = was_bfloat16 and dtype == torch.float32
-        return replace(self, weight_VH=weight_VH, is_widened=is_widened)
+        is_widened = self._is_bfloat16 and dtype == torch.float32
+        return replace(self, weight_VH=self.weight_VH.to(dtype), is_widened=is_widened)
 
     def first(self, num_ids: int) -> "LanguageHead":
         """A head that gives only the logits of the first `num_ids` ids."""

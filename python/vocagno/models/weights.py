@@ -121,15 +121,14 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
     missing = report["missing_keys"]
     # The configuration says so also of a model that was dequantized while it was loaded.
     if gguf_file is None and (unscaled := _unscaled_weights(name)):
-        has_scales = hasattr(settings, "quantization_config")
-        words = f"{option}: {name} has {len(unscaled)} float8 weights without a scale"
-        if has_scales:
+        fault = f"{option}: {name} has {len(unscaled)} float8 weights without a scale"
+        if hasattr(settings, "quantization_config"):
             raise ConfigError(
-                f"{words} ({_some(unscaled)}), which would be read as values up to 448; save the "
+                f"{fault} ({_some(unscaled)}), which would be read as values up to 448; save the "
                 "model again with its scales (`weight_scale_inv`)"
             )
         # A plain cast to float8 is one, and its configuration names no quantization.
-        print(f"warning: {words}; they are taken as they are", file=sys.stderr)
+        print(f"warning: {fault}; they are taken as they are", file=sys.stderr)
     if unexpected and gguf_file is None and getattr(model, "hf_quantizer", None) is not None:
         # Quantized formats store scales and the like next to the weights, under names that differ
         # from format to format.
