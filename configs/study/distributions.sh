@@ -6,7 +6,7 @@
 set -euo pipefail
 train=$1 valid=$2 teacher=$3 gguf=$4 out=$5
 texts=$out/texts
-[ -e "$texts" ] || python benches/study_text.py "$train" "$valid" "$texts"
+[ -e "$texts" ] || python -m research.study_text "$train" "$valid" "$texts"
 python -m research.study configs/study/guidance-models.yaml --out "$out/models"
 [ -e "$out/web/tokenizer_config.json" ] && [ -e "$out/web/config.json" ] || python - "$teacher" "$gguf" "$out/web" <<'PYTHON'
 import sys
@@ -45,7 +45,7 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
     --candidates 16 --out "$folder/like"
   vocagno score "$folder/text.jsonl" --teacher.model "$out/models/before/like/final" --teacher.context 256 --teacher.min_context 128 \
     --candidates 8 --sampled --out "$folder/sampled"
-  [ -e "$folder/oracle" ] || python benches/known_scores.py "$folder/text.jsonl" "$folder/oracle" --kind oracle
+  [ -e "$folder/oracle" ] || python -m research.known_scores "$folder/text.jsonl" "$folder/oracle" --kind oracle
   if [ "$1" = dev ] || [ "$1" = second ]; then
     vocagno score "$folder/text.jsonl" --teacher.model "$out/models/before/same/final" --teacher.context 256 --teacher.min_context 128 \
       --candidates 16 --out "$folder/same"

@@ -6,7 +6,7 @@
 set -euo pipefail
 train=$1 valid=$2 teacher=$3 gguf=$4 out=$5
 texts=$out/texts
-[ -e "$texts" ] || python benches/study_text.py "$train" "$valid" "$texts"
+[ -e "$texts" ] || python -m research.study_text "$train" "$valid" "$texts"
 python -m research.study configs/study/guidance-models.yaml --out "$out/models"
 
 cell() {  # OUT TEXT PLAN_OPTIONS... -- SETTINGS...
@@ -16,8 +16,8 @@ cell() {  # OUT TEXT PLAN_OPTIONS... -- SETTINGS...
   while [ "$1" != -- ]; do options+=("$1"); shift; done
   shift
   settings=("data.train=$text" "data.validation=$texts/valid-test.jsonl" "teacher.scores=$scores" "$@")
-  [ -e "$folder/oracle" ] || python benches/known_scores.py "$text" "$folder/oracle" --kind oracle
-  [ -e "$folder/random" ] || python benches/known_scores.py "$text" "$folder/random" --kind random --share "$share"
+  [ -e "$folder/oracle" ] || python -m research.known_scores "$text" "$folder/oracle" --kind oracle
+  [ -e "$folder/random" ] || python -m research.known_scores "$text" "$folder/random" --kind random --share "$share"
   python -m research.study configs/study/guidance.yaml --out "$folder" "${options[@]}" --set "${settings[@]}"
 }
 

@@ -6,6 +6,6 @@ set -euo pipefail
 out=runs/study/noise
 python -m research.study configs/study/noise.yaml --out $out --only "naive 0" # makes the corpora
 for share in 20 50 75; do
-  [ -e $out/oracle-$share ] || python benches/known_scores.py $out/noise-$share/train.jsonl $out/oracle-$share --kind oracle
+  [ -e $out/oracle-$share ] || python -m research.known_scores $out/noise-$share/train.jsonl $out/oracle-$share --kind oracle
 done
 python -m research.study configs/study/noise.yaml --out $out

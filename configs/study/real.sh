@@ -7,7 +7,7 @@ train=$1 valid=$2 student=$3 teacher=$4 out=$5
 seeds=("${@:6}")
 texts=$out/texts
 mkdir -p "$out"
-[ -e "$texts" ] || python benches/study_text.py "$train" "$valid" "$texts"
+[ -e "$texts" ] || python -m research.study_text "$train" "$valid" "$texts"
 [ -e "$out/smollm2" ] || vocagno unpack "$student" --out "$out/smollm2"
 [ -e "$out/gemma" ] || vocagno unpack "$teacher" --out "$out/gemma"
 
@@ -44,7 +44,7 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
   cut_to 520000 "$texts/$2.jsonl" > "$out/$1/more.jsonl"
   score "$1" gemma gemma
   score "$1" adapted/final adapted
-  [ -e "$out/$1/oracle" ] || python benches/known_scores.py "$out/$1/text.jsonl" "$out/$1/oracle" --kind oracle
+  [ -e "$out/$1/oracle" ] || python -m research.known_scores "$out/$1/text.jsonl" "$out/$1/oracle" --kind oracle
   python -m research.study configs/study/real.yaml --out "$out/$1" --set "data.train=$out/$1/text.jsonl" "data.validation={mathematics: $3, other: $out/other.jsonl}" "${@:4}"
 }
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import vocagno
-from fixed_points import (
+from research.fixed_points import (
     ABOVE,
     ALL,
     BEFORE,

@@ -9,10 +9,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from families import TEXTS
-from known_scores import DROPPED, KEPT, at_random, oracle, write_oracle, write_random
-from noise_kept import noise_kept, noise_tokens
+from research.known_scores import DROPPED, KEPT, at_random, oracle, write_oracle, write_random
+from research.noise_kept import noise_kept, noise_tokens
+from research.study_text import NoisyText, main, read_noise, with_junk, with_swaps
 from runs import metrics, train_here
-from study_text import NoisyText, read_noise, with_junk, with_swaps
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import prepare_rows
 from vocagno.errors import InputError
@@ -153,3 +153,27 @@ def test_runs_without_a_choice_train_on_noise(train):
     assert found["weight_of_noise"] == found["weight_of_others"] == 1.0
     share = found["noise_tokens"] / (found["noise_tokens"] + found["other_tokens"])
     assert found["noise_in_weight"] == pytest.approx(share, abs=1e-4)
+
+
+def test_each_part_of_a_study_has_its_documents_clean_and_with_each_noise(tmp_path, monkeypatch):
+    """A loop that overwrote its table of noises wrote `dev` and failed at `test`."""
+    for name in ("train", "valid"):
+        texts = [f"{name} {number}: " + "some words of a text\n" * 20 for number in range(40)]
+        lines = [json.dumps({"text": text}) + "\n" for text in texts]
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    files = [str(tmp_path / f"{name}.jsonl") for name in ("train", "valid")]
+    out = tmp_path / "out"
+    monkeypatch.setattr("sys.argv", ["", *files, str(out), "--dev", "0.004", "--test", "0.004"])
+    main()
+    for part in ("dev", "test"):
+        clean = [text.text for text in read_noise(out / f"{part}-clean.jsonl")]
+        assert len(clean) > 2
+        for kind in ("junk", "pages"):
+            noisy = read_noise(out / f"{part}-{kind}.jsonl")
+            assert len(noisy) == len(clean)
+            for document, text in zip(noisy, clean, strict=True):
+                encoded, kept, start = document.text.encode(), b"", 0
+                for first, end in document.noise_N2:
+                    kept, start = kept + encoded[start:first], end
+                assert text.split() == (kept + encoded[start:]).decode().split()
+        assert len(read_noise(out / f"{part}-swap.jsonl")) == len(clean)

@@ -1,6 +1,6 @@
 """Scores that keep exactly the tokens without noise, or tokens at random.
 
-    python benches/known_scores.py TEXT OUT --kind oracle|random [--share 0.88] [--seed 0]
+    python -m research.known_scores TEXT OUT --kind oracle|random [--share 0.88] [--seed 0]
 
 OUT becomes a finished store of scores of TEXT, for a run with `teacher.scores: OUT` (and no
 `teacher.model`), `guidance.top_fraction: null` and `guidance.max_threshold: -100`. The loss is 0 on
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from study_text import NoisyText, read_noise
+from research.study_text import NoisyText, read_noise
 from vocagno.data.corpus import scan, text_hash
 from vocagno.data.store.building import Advance
 from vocagno.system.files import digest

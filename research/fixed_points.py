@@ -1,16 +1,21 @@
 """Computes where each rule of docs/guidance.md leaves a student: the figures of the page.
 
-    python benches/fixed_points.py
+    python -m research.fixed_points
 
 Nothing is sampled: a student has a logit for each outcome of a context, and moves by the expected
 gradient of the weighted loss, q w - (sum of q w) s for a text q, weights w and a student s.
 """
 
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-WEIGHTS = {
+Array = NDArray[np.floating[Any]]
+
+WEIGHTS: dict[str, Callable[..., Array]] = {
     "all": lambda excess: np.ones_like(excess),
     "hard": lambda excess, tau: (excess >= tau).astype(float),
     "floor": lambda excess, tau, lowest: np.where(excess >= tau, 1.0, lowest),
@@ -27,7 +32,7 @@ OF_STUDENT, OF_TEACHER = "student's loss ≥ θ, θ = 2", "teacher's loss ≤ θ
 BEFORE = "a weight known before the outcome: line, document, left neighbours"
 BOTH_SIDES = "a window on both sides without the token itself"
 
-RULES = {
+RULES: dict[str, Callable[[Array, Array], Array]] = {
     ALL: lambda student, teacher: WEIGHTS["all"](student - teacher),
     ABOVE: lambda student, teacher: WEIGHTS["hard"](student - teacher, 1),
     ZERO: lambda student, teacher: WEIGHTS["hard"](student - teacher, 0),
@@ -45,25 +50,27 @@ NEIGHBOURS = -0.5
 """The least mean excess of other tokens for the two rules that look at those."""
 
 
-def softmax(logits):
+def softmax(logits: Array) -> Array:
     powers = np.exp(logits - logits.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
+    probabilities: Array = powers / powers.sum(-1, keepdims=True)
+    return probabilities
 
 
-def normalized(masses):
-    return masses / masses.sum(-1, keepdims=True)
+def normalized(masses: Array) -> Array:
+    probabilities: Array = masses / masses.sum(-1, keepdims=True)
+    return probabilities
 
 
-def kl(first, second):
+def kl(first: Array, second: Array) -> Any:
     """KL(first || second) of each row, in nats."""
     return (first * np.log(first / second)).sum(-1)
 
 
-def entropy(masses):
+def entropy(masses: Array) -> Any:
     return -(masses * np.log(np.maximum(masses, 1e-300))).sum(-1)
 
 
-def best_temperature(text, student):
+def best_temperature(text: Array, student: Array) -> tuple[float, float]:
     """The temperature with the smallest KL(text || student), the mean of the rows, and that KL."""
     temperatures = np.arange(0.3, 1.7, 0.01)
     losses = [kl(text, softmax(np.log(student) / t)).mean() for t in temperatures]
@@ -80,21 +87,25 @@ TEXTS, TEACHERS = np.stack([TEXT, TEXT, NOISY]), np.stack([TEXT, WRONG, TEXT])
 """A perfect teacher; a wrong one; text with junk in it under a teacher of the clean text."""
 
 
-def direction(text, weights, student):
+def direction(text: Array, weights: Array, student: Array) -> Array:
     """The expected step of each logit, divided by the masses of its outcome, so that rare outcomes
     arrive as soon as frequent ones. The divisor does not follow the weights: where these jump to
     and fro, the mean step is 0 where the mean gradient is.
     """
     kept = text * weights
-    return (kept - kept.sum(-1, keepdims=True) * student) / (text + student)
+    step: Array = (kept - kept.sum(-1, keepdims=True) * student) / (text + student)
+    return step
 
 
-def rates(num_steps, largest=0.5):
+def rates(num_steps: int, largest: float = 0.5) -> Array:
     """The rate of each step: constant for the first half, then linear to 0."""
-    return largest * np.minimum(1, 2 * (1 - np.arange(num_steps) / num_steps))
+    factors: Array = np.minimum(1, 2 * (1 - np.arange(num_steps) / num_steps))
+    return largest * factors
 
 
-def settle(rule, texts, teachers, logits):
+def settle(
+    rule: Callable[[Array, Array], Array], texts: Array, teachers: Array, logits: Array
+) -> Array:
     for rate in rates(1_800):
         student = softmax(logits)
         weights = rule(-np.log(np.maximum(student, 1e-300)), -np.log(teachers))
@@ -102,7 +113,9 @@ def settle(rule, texts, teachers, logits):
     return softmax(logits)
 
 
-def settle_in_dead_zone(rule, text, teacher):
+def settle_in_dead_zone(
+    rule: Callable[[Array, Array], Array], text: Array, teacher: Array
+) -> Array:
     """Plain gradient descent from equal logits until no token is kept. Which of the stationary
     students it meets depends on the way, so the steps are small and undivided."""
     logits = np.zeros_like(text)
@@ -116,7 +129,7 @@ def settle_in_dead_zone(rule, text, teacher):
 
 
 @cache
-def settled(name):
+def settled(name: str) -> Array:
     """The students that a rule leaves of `TEXTS` under `TEACHERS`, from equal logits."""
     if name == ABOVE:
         pairs = zip(TEXTS, TEACHERS, strict=True)
@@ -131,7 +144,7 @@ KINDS = np.stack([TEXT, JUNK])
 
 
 @cache
-def by_line(is_wrong, share):
+def by_line(is_wrong: bool, share: float) -> Array:
     """Long lines of one context, a share of them junk; a line counts if its mean excess is at least
     `NEIGHBOURS`, so the weight does not depend on which token came."""
     teacher, shares = WRONG if is_wrong else TEXT, np.array([1 - share, share])
@@ -151,7 +164,7 @@ WRONG_CHAIN = normalized(CHAIN * np.exp(1.5 * np.sin(1 + 7 * SYMBOLS[:, None] + 
 
 
 @cache
-def by_neighbours(is_wrong):
+def by_neighbours(is_wrong: bool) -> Array:
     """The student of `CHAIN` if a token counts where the mean excess of its neighbours, one to the
     left and one to the right, is at least `NEIGHBOURS`."""
     teacher, logits = WRONG_CHAIN if is_wrong else CHAIN, np.zeros_like(CHAIN)
@@ -176,10 +189,10 @@ CONTEXTS = normalized(
 """Half of them the student tells apart; of the others it takes each four for the same one."""
 
 
-def top(fraction, at_most=np.inf):
+def top(fraction: float, at_most: float = np.inf) -> Callable[[Array], tuple[Array, float | None]]:
     """Weights of the `fraction` of the text with the largest excess, and of all above `at_most`."""
 
-    def weights(excess):
+    def weights(excess: Array) -> tuple[Array, float]:
         order = np.argsort(-excess, axis=None)
         masses = np.cumsum(CONTEXTS.ravel()[order]) / NUM_CONTEXTS
         quantile = excess.ravel()[order[np.searchsorted(masses, fraction)]]
@@ -189,7 +202,7 @@ def top(fraction, at_most=np.inf):
     return weights
 
 
-QUOTAS = {
+QUOTAS: dict[str, Callable[[Array], tuple[Array, float | None]]] = {
     "all tokens": lambda excess: (WEIGHTS["all"](excess), None),
     "top 40 %": top(0.4),
     "top 80 %": top(0.8),
@@ -201,7 +214,7 @@ QUOTAS = {
 
 
 @cache
-def of_many_contexts(name):
+def of_many_contexts(name: str) -> tuple[float | None, Array, Array]:
     """The threshold at the end, and of all contexts of the student: texts, students."""
     alone, others = np.arange(NUM_ALONE), np.arange(NUM_CONTEXTS - NUM_ALONE)
     seen_as = np.concatenate([alone, NUM_ALONE + others // MERGED])
@@ -217,7 +230,7 @@ def of_many_contexts(name):
     return tau, texts, softmax(logits)
 
 
-def figures_of_quota(name):
+def figures_of_quota(name: str) -> list[Any]:
     """Threshold; KL and entropy difference where the student can follow the teacher; the same where
     it cannot; temperature of all."""
     tau, texts, students = of_many_contexts(name)
@@ -244,7 +257,7 @@ PAIRS = FIRST[:, None] * SECOND
 
 
 @cache
-def of_pairs(by_group, tau):
+def of_pairs(by_group: bool, tau: float) -> tuple[Array, Array]:
     """The student's two distributions, from equal logits."""
     first, second = np.zeros_like(FIRST), np.zeros_like(SECOND)
     for rate in rates(2_000, largest=0.2):
@@ -263,7 +276,7 @@ def of_pairs(by_group, tau):
     return softmax(first), softmax(second)
 
 
-def harm_of_pairs(by_group, tau):
+def harm_of_pairs(by_group: bool, tau: float) -> Any:
     first, second = of_pairs(by_group, tau)
     return kl(FIRST, first) + FIRST @ kl(SECOND, second)
 
@@ -271,7 +284,7 @@ def harm_of_pairs(by_group, tau):
 # ---- The figures.
 
 
-def figures(name):
+def figures(name: str) -> list[Any]:
     """KL(q || s), entropy difference, temperature under a perfect teacher; KL(q || s) under a wrong
     one; KL from the clean text to the student of text with junk."""
     if name == BEFORE:
@@ -297,7 +310,7 @@ def main() -> None:
         _print(name, figures_of_quota(name))
 
 
-def _print(name, cells):
+def _print(name: str, cells: Sequence[Any]) -> None:
     words = (
         "-" if one is None else one if isinstance(one, str) else f"{round(float(one), 3) + 0.0:.3f}"
         for one in cells

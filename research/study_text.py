@@ -1,6 +1,6 @@
 """Texts for a study of guidance: parts of a corpus that share no document, clean and with noise.
 
-    python benches/study_text.py TRAIN.jsonl VALID.jsonl OUT
+    python -m research.study_text TRAIN.jsonl VALID.jsonl OUT
 
 Into OUT go `pretrain` and `reference` (what a student and small teachers have read before), the
 held-out `valid-dev` and `valid-test`, and for each of the parts `dev` and `test` the same documents
@@ -51,7 +51,7 @@ def main() -> None:
     held_out = sorted(_read(options.valid), key=_seed)
     parts |= {"valid-dev": held_out[::2], "valid-test": held_out[1::2]}
     words = _words(parts["pretrain"])
-    noisy: dict[str, Callable[[str, random.Random], Iterator[Piece]]] = {
+    noises: dict[str, Callable[[str, random.Random], Iterator[Piece]]] = {
         "junk": with_junk,
         "swap": lambda text, rng: with_swaps(text, rng, words),
         "pages": as_page,
@@ -61,9 +61,9 @@ def main() -> None:
             _write(options.out / f"{part}.jsonl", [[(text, False)] for text in documents])
             continue
         _write(options.out / f"{part}-clean.jsonl", [[(text, False)] for text in documents])
-        for kind, make in noisy.items():
-            noisy = [list(make(text, random.Random(_seed(text)))) for text in documents]
-            _write(options.out / f"{part}-{kind}.jsonl", noisy)
+        for kind, make in noises.items():
+            pieces = [list(make(text, random.Random(_seed(text)))) for text in documents]
+            _write(options.out / f"{part}-{kind}.jsonl", pieces)
 
 
 class NoisyText(NamedTuple):
@@ -185,7 +185,8 @@ def _words(texts: Sequence[str]) -> list[str]:
 def _write(path: Path, documents: Sequence[Sequence[Piece]]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for pieces in documents:
-            place, noise = 0, []
+            place = 0
+            noise: list[list[int]] = []
             for text, is_noise in pieces:
                 size = len(text.encode())
                 if is_noise and noise and noise[-1][1] == place:

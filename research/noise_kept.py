@@ -1,6 +1,6 @@
 """How much of the noise in its text a finished run trains on.
 
-    python benches/noise_kept.py RUN [RUN ...] [--rows 64]
+    python -m research.noise_kept RUN [RUN ...] [--rows 64]
 
 The documents of a run's `data.train` name their noise (`study_text.py`). The final student weighs
 the tokens of the first rows as in training, under the guidance of the run. A line of JSON gives the
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM
 
 import vocagno
-from study_text import NoisyText, read_noise
+from research.study_text import NoisyText, read_noise
 from vocagno.config.guidance import as_naive
 from vocagno.config.options import Config
 from vocagno.data.rows import Row
