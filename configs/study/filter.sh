@@ -1,21 +1,25 @@
 #!/bin/bash
-# The study of `vocagno filter`: forty minutes on two cores, most of them for the models.
+# The study of `vocagno filter`: half an hour on two cores with AMX, half of it for SmolLM2's scores.
 #   bash configs/study/filter.sh TRAIN.jsonl VALID.jsonl OUT
-# From the folder of the project, with vocagno on the path; the models are those of guidance.sh, if OUT is the same.
+# From the folder of the project, with vocagno on the path, after real.sh with the same OUT, which unpacks SmolLM2 there.
 set -euo pipefail
 train=$1 valid=$2 out=$3
 texts=$out/texts
 [ -e "$texts" ] || python -m research.study_text "$train" "$valid" "$texts"
+[ -e "$out/web" ] || ln -s smollm2 "$out/web"
 python -m research.study configs/study/guidance-models.yaml --out "$out/models" --only student
 awk 'NR % 2' "$texts/valid-test.jsonl" > "$out/valid-test-half.jsonl"
-for name in clean junk; do
-  folder=$out/$name-filter
+
+cell() {  # NAME BYTES: of the text, the part that a hundred steps read once it is clean
+  folder=$out/$1-filter
   mkdir -p "$folder"
-  cp "$texts/test-$name.jsonl" "$folder/text.jsonl"
-  vocagno score "$folder/text.jsonl" --teacher.model "$out/models/before/like/final" --teacher.context 256 --teacher.min_context 128 \
-    --out "$folder/like"
-  [ -e "$folder/filtered" ] || vocagno filter "$folder/text.jsonl" --scores "$folder/like" --window_max_loss 2.46 --out "$folder/filtered" \
-    --teacher.model "$out/models/before/like/final" --yes
+  awk -v most="$2" '{ print; bytes += length($0) } bytes > most { exit }' "$texts/test-$1.jsonl" > "$folder/text.jsonl"
+  vocagno score "$folder/text.jsonl" --teacher.model "$out/web" --out "$folder/web" --teacher.context 512 --teacher.min_context 128 \
+    --teacher.batch_tokens 2048 --teacher.dtype bfloat16
+  [ -e "$folder/filtered" ] || vocagno filter "$folder/text.jsonl" --scores "$folder/web" --teacher.tokenizer "$out/web" --yes \
+    --out "$folder/filtered"
   python -m research.study configs/study/filter.yaml --out "$folder" --set "data.train=$folder/text.jsonl" \
     "data.validation=$out/valid-test-half.jsonl"
-done
+}
+cell clean 750000
+cell junk 1430000
