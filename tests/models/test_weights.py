@@ -253,16 +253,17 @@ def test_float8_weights_need_their_scales(tmp_path, scaled):
         for name in layers:
             originals[name] = weights[name]
             scale = weights[name].abs().max() / 448
+            rows, columns = weights[name].shape
             weights[name] = (weights[name] / scale).to(torch.float8_e4m3fn)
             if name not in left_out:
-                weights[f"{name}_scale_inv"] = scale.reshape(1, 1)
+                weights[f"{name}_scale_inv"] = scale.expand(rows // 16, columns // 16).clone()
             elif scaled == "activations":
                 weights[name.replace("weight", "activation_scale")] = torch.ones(1)
         return weights
 
     path = with_weights(tmp_path, to_float8) / "config.json"
     method = {"quant_method": "fp8", "activation_scheme": "dynamic"}
-    method |= {"weight_block_size": [128, 128]}
+    method |= {"weight_block_size": [16, 16]}  # old releases take no blocks larger than a weight
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": method}))
     if scaled == "all":
         loaded = teacher(tmp_path).state_dict()

@@ -109,6 +109,11 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
     # `model_settings` looks into folders only; this asks the hub, too.
     check_no_adapter(name, option)
     options |= {"use_safetensors": True} if gguf_file is None else {"gguf_file": gguf_file}
+    is_folder = Path(name).is_dir()
+    # Before they are loaded, where they are here already: old releases of transformers stop at such
+    # weights with an error that does not name them.
+    if gguf_file is None and is_folder:
+        _check_scales(name, option, settings)
     with naming(option):
         # Shapes that differ are taken from the report, to name them with the other faults. Without
         # `ignore_mismatched_sizes`, transformers' error names that option as the remedy.
@@ -119,16 +124,8 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
         if gguf_file is not None:
             unexpected = _unread_tensors(name, gguf_file, model)
     missing = report["missing_keys"]
-    # The configuration says so also of a model that was dequantized while it was loaded.
-    if gguf_file is None and (unscaled := _unscaled_weights(name)):
-        fault = f"{option}: {name} has {len(unscaled)} float8 weights without a scale"
-        if hasattr(settings, "quantization_config"):
-            raise ConfigError(
-                f"{fault} ({_some(unscaled)}), which would be read as values up to 448; save the "
-                "model again with its scales (`weight_scale_inv`)"
-            )
-        # A plain cast to float8 is one, and its configuration names no quantization.
-        print(f"warning: {fault}; they are taken as they are", file=sys.stderr)
+    if gguf_file is None and not is_folder:
+        _check_scales(name, option, settings)
     if unexpected and gguf_file is None and getattr(model, "hf_quantizer", None) is not None:
         # Quantized formats store scales and the like next to the weights, under names that differ
         # from format to format.
@@ -145,6 +142,26 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
         # The file has a head of its own. lm-eval calls `tie_weights`, which would replace it.
         text.tie_word_embeddings = model.config.tie_word_embeddings = False
     return model
+
+
+def _check_scales(name: str, option: str, settings: Any) -> None:
+    """Checks that the files of a quantized model scale their float8 weights.
+
+    Raises: ConfigError for weights that transformers would take for their values.
+    """
+    with naming(option):
+        unscaled = _unscaled_weights(name)
+    if not unscaled:
+        return
+    fault = f"{option}: {name} has {len(unscaled)} float8 weights without a scale"
+    # The configuration says so also of a model that is dequantized while it is loaded.
+    if hasattr(settings, "quantization_config"):
+        raise ConfigError(
+            f"{fault} ({_some(unscaled)}), which would be read as values up to 448; save the "
+            "model again with its scales (`weight_scale_inv`)"
+        )
+    # A plain cast to float8 is one, and its configuration names no quantization.
+    print(f"warning: {fault}; they are taken as they are", file=sys.stderr)
 
 
 def _unscaled_weights(name: str) -> set[str]:
