@@ -11,9 +11,10 @@ from typing import Any
 INTRODUCTION = """\
 # Bridges to other trainers
 
-A small model takes {steps} steps in each trainer on a CPU, with weights and candidates of
-`vocagno bake` (verl: weights; TRL, axolotl: the columns of `add_teacher_loss`). A plain torch loop
-does the same: same rows, initial weights and AdamW, in float32.
+With this page you can see whether guidance gives the same losses in your trainer as in a plain
+torch loop, and how it enters there. A small model takes {steps} steps in each trainer on a CPU,
+with weights and candidates of `vocagno bake` (verl: weights; TRL, axolotl: the columns of
+`add_teacher_loss`). The plain loop has the same rows, initial weights and AdamW, in float32.
 
     make bridges    # an environment for each in target/bridges, from the package registry
 
