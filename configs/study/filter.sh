@@ -10,7 +10,7 @@ texts=$out/texts
 python -m research.study configs/study/guidance-models.yaml --out "$out/models" --only student
 awk 'NR % 2' "$texts/valid-test.jsonl" > "$out/valid-test-half.jsonl"
 
-cell() {  # NAME BYTES: of the text, the part that a hundred steps read once it is clean
+cell() {  # NAME BYTES OPTIONS...: bytes of the text, the part that a hundred steps read once it is clean
   folder=$out/$1-filter
   mkdir -p "$folder"
   awk -v most="$2" '{ print; bytes += length($0) } bytes > most { exit }' "$texts/test-$1.jsonl" > "$folder/text.jsonl"
@@ -19,7 +19,7 @@ cell() {  # NAME BYTES: of the text, the part that a hundred steps read once it 
   [ -e "$folder/filtered" ] || vocagno filter "$folder/text.jsonl" --scores "$folder/web" --teacher.tokenizer "$out/web" --yes \
     --out "$folder/filtered"
   python -m research.study configs/study/filter.yaml --out "$folder" --set "data.train=$folder/text.jsonl" \
-    "data.validation=$out/valid-test-half.jsonl"
+    "data.validation=$out/valid-test-half.jsonl" "${@:3}"
 }
-cell clean 750000
+cell clean 750000 --only default filtered
 cell junk 1430000
