@@ -12,7 +12,7 @@ from research.study.measured import Measured, write_runs
 from research.study.plan import Plan, read_plan, slug
 from vocagno.config.arguments import Command
 from vocagno.errors import InputError
-from vocagno.system.files import appearing
+from vocagno.system.files import atomic_file
 from vocagno.system.signals import exit_status
 
 
@@ -112,7 +112,7 @@ def _write(plan: Plan, measured: Sequence[Measured], folder: Path) -> list[Path]
         figures.append(folder / f"{slug(title)}.svg")
         text.append(markdown(title, rows))
         save(draw_study(rows), figures[-1])
-    with appearing(folder / "tables.md") as file:
+    with atomic_file(folder / "tables.md") as file:
         file.write("\n".join(text).encode())
     write_runs(folder / "runs.csv", measured)
     return [folder / "tables.md", folder / "runs.csv", *figures]

@@ -58,7 +58,7 @@ def make(corpus, folder, part=None, made_from=MADE_FROM, stop_after=None):
     def make_one(shard, path, _):
         if len(made) == stop_after:
             raise KeyboardInterrupt
-        found = corpus.read(shard)
+        found = corpus.read_shard(shard)
         write_texts(path, found.texts, found.hashes, made_from)
         made.append(path.stem)
 

@@ -22,7 +22,7 @@ TEXTS = ["first", "zweites ü", "", "line\u2028separators\u0085stay\ninside", "f
 
 
 def all_texts(corpus):
-    return [text for shard in corpus.shards for text in corpus.read(shard).texts]
+    return [text for shard in corpus.shards for text in corpus.read_shard(shard).texts]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -53,7 +53,7 @@ def test_the_index_is_kept_until_the_file_changes(tmp_path, monkeypatch):
     write_corpus(path, [*TEXTS, "sixth"])
     assert scan(path, cache).documents == 6
     with pytest.raises(CorpusError, match=r"a\.jsonl: has changed since it was read"):
-        first.read(replace(first.shards[0], num_records=6))
+        first.read_shard(replace(first.shards[0], num_records=6))
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_every_form_holds_the_same_documents(tmp_path, monkeypatch, kind):
     assert corpus.fingerprint == expected.fingerprint
     assert all_texts(corpus) == texts
     for shard in reversed(corpus.shards):
-        again = scan(corpus.name, tmp_path / "cache").read(shard)
-        assert again.texts == corpus.read(shard).texts
+        again = scan(corpus.name, tmp_path / "cache").read_shard(shard)
+        assert again.texts == corpus.read_shard(shard).texts
         assert again.hashes == [text_hash(text) for text in again.texts]
 
 
@@ -124,7 +124,7 @@ def test_prompts_and_completions(tmp_path, kind):
         prompts, ends = zip(*pairs, strict=True)
         pq.write_table(pa.table({"prompt": prompts, "completion": ends}), path)
     corpus = scan(path)
-    found = corpus.read(corpus.shards[0])
+    found = corpus.read_shard(corpus.shards[0])
     assert found.texts == ["Q: 1 + 1?\nA: 2", "no prompt", "é"]
     assert found.prompt_bytes == [12, 0, 2]
     plain = scan(write_corpus(tmp_path / "t.jsonl", found.texts))
@@ -260,7 +260,7 @@ def test_no_file_of_many_stays_open(tmp_path, kind):
     before = len(list(Path("/proc/self/fd").iterdir()))
     corpus = scan(tmp_path, tmp_path.parent / f"{tmp_path.name}-cache")
     for shard in corpus.shards:
-        corpus.read(shard)
+        corpus.read_shard(shard)
     assert len(corpus.shards) == 30
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
 

@@ -62,9 +62,9 @@ def test_the_documents_are_those_of_a_folder(tmp_path, folder, request, capsys, 
     assert capsys.readouterr().err.count("skipped") == 2
     assert there.shards == here.shards
     assert len(there.shards) > len(there.sources) == 5
-    texts = [there.read(shard).texts for shard in there.shards]
-    assert texts == [here.read(shard).texts for shard in here.shards]
-    backwards = [there.read(shard).texts for shard in reversed(there.shards)]
+    texts = [there.read_shard(shard).texts for shard in there.shards]
+    assert texts == [here.read_shard(shard).texts for shard in here.shards]
+    backwards = [there.read_shard(shard).texts for shard in reversed(there.shards)]
     assert backwards[::-1] == texts
     assert there.sources[0].name == first
 
@@ -78,7 +78,7 @@ def test_the_documents_are_those_of_a_folder(tmp_path, folder, request, capsys, 
         in_memory(folder)
     assert scan(f"{address}/a.jsonl", tmp_path / "cache").documents == 1
     with pytest.raises(CorpusError, match=r"has changed since it was read|no longer exists"):
-        before.read(before.shards[0])
+        before.read_shard(before.shards[0])
 
 
 class Listing(fsspec.implementations.memory.MemoryFileSystem):
@@ -237,4 +237,4 @@ def test_s3_that_does_not_answer(folder, server):
     corpus = scan(address)
     server.stop()
     with pytest.raises(CorpusError, match=r"s3://texts/corpus/a.jsonl: cannot be read: \[Errno 5"):
-        corpus.read(corpus.shards[0])
+        corpus.read_shard(corpus.shards[0])

@@ -46,7 +46,7 @@ def make(corpus, folder, part=None, made_from=MADE_FROM, then=lambda number: Non
     made = []
 
     def make_one(shard, path, _):
-        found = corpus.read(shard)
+        found = corpus.read_shard(shard)
         if nll is None:
             write_texts(path, found.texts, found.hashes, made_from)
         else:

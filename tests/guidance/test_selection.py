@@ -81,7 +81,7 @@ def test_the_teacher_loss_of_a_chunk_is_of_the_same_part_of_its_tokens(tmp_path,
     data = DataConfig(train="unused", seq_len=SEQ_LEN)
     collator = Collator(ScoresInOrder(scores), guidance, data)
     chosen = [store[index] for index in range(0, len(store), 2)]
-    _, view = collator.aligned(chosen)
+    _, view = collator.align(chosen)
     before = 0
     for row in chosen:
         losses = []
@@ -110,7 +110,7 @@ def test_a_row_with_a_document_that_is_not_scored_has_no_chunks(rows, tokenizers
     data = DataConfig(train="unused", seq_len=SEQ_LEN)
     collator = Collator(ScoresInOrder([NOT_SCORED, *others]), guidance, data)
     chosen = [store[index] for index in range(6)]
-    (_, view), before = collator.aligned(chosen), 0
+    (_, view), before = collator.align(chosen), 0
     for row in chosen:
         found = np.isfinite(view.teacher_loss[before : before + len(row.ids)])
         assert found.any() != (0 in row.documents)

@@ -81,7 +81,7 @@ def collator(made, guidance):
 def test_losses_are_those_of_the_collator(made, unit, aggregation):
     guidance = GuidanceConfig(unit=unit, aggregation=aggregation)
     streams, _ = baked(made, guidance)
-    _, expected = collator(made, guidance).aligned([made[2]])
+    _, expected = collator(made, guidance).align([made[2]])
     np.testing.assert_array_equal(streams[LOSSES], expected.teacher_loss.astype(np.float16))
     assert 0.5 < np.isfinite(streams[LOSSES]).mean() < 0.95
     assert streams.keys() == {LOSSES}
@@ -164,7 +164,7 @@ def test_weights_are_those_of_training_whatever_the_student_loses(made, rule, lo
 def test_counts(made):
     spans, _, row = made
     streams, counts = baked(made, TOKEN)
-    sides, view = collator(made, TOKEN).aligned([row])
+    sides, view = collator(made, TOKEN).align([row])
     assert counts["documents"] == len(DOCUMENTS)
     assert counts["tokens"] == len(row.ids)
     assert counts["missing_tokens"] == counts["missing_documents"] == 0

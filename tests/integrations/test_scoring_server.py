@@ -73,7 +73,7 @@ def expected(window):
 def answered(answer, **options):
     """A scorer whose server gives one answer to every request for losses."""
     asked = scorer("http://x", **options)
-    asked.__dict__["served"] = module.Served("tiny", None)
+    asked.__dict__["served_model"] = module.Served("tiny", None)
     give(asked, answer)
     return asked
 
@@ -273,7 +273,7 @@ def test_so_many_requests_are_under_way(served):
     url, state = served
     state.gate = threading.Event()
     asked = scorer(url, requests=5)
-    _ = asked.served
+    _ = asked.served_model
     found = []
     thread = threading.Thread(target=lambda: found.extend(asked.score(windows(20))))
     thread.start()
@@ -289,7 +289,7 @@ def test_what_the_server_has(served, reader):
     url, state = served
     engine(url, reader).check()
     state.models = [*state.models, {"id": "other"}]
-    assert scorer(url, model="other").served == module.Served("other", None)
+    assert scorer(url, model="other").served_model == module.Served("other", None)
     for options, models, words in (
         ({"context": 4095}, None, r"reads 4,096 tokens .* teacher.context 4,095 needs"),
         ({"model": "large"}, None, r"has the models tiny, other; name one with --teacher.model"),
@@ -351,7 +351,7 @@ def test_recorded_answers_of_vllm(recorded, protocol):
     asked = [Window(np.array(one["ids"]), one["asked_from"]) for one in recorded["windows"]]
     with replaying(recorded["exchanges"]) as url:
         real = ServerScorer(dataclasses.replace(config, server=url))
-        assert real.served == module.Served("tiny", recorded["context"] + 2)
+        assert real.served_model == module.Served("tiny", recorded["context"] + 2)
         found = dict(real.score(asked))
     assert len(found) == len(asked)
     for number, one in enumerate(recorded["windows"]):
@@ -384,8 +384,8 @@ def test_a_damaged_answer_is_refused_or_gives_the_same_losses(recorded, protocol
 
 def test_a_damaged_list_of_models_is_refused_or_read(recorded):
     def longest(asked):
-        asked.__dict__.pop("served", None)
-        return asked.served.longest
+        asked.__dict__.pop("served_model", None)
+        return asked.served_model.longest
 
     answer = recorded["exchanges"][0]["answer"]
     lengths, refusals = read_damaged(scorer("http://x", model="tiny"), answer, longest)

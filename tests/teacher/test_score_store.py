@@ -45,7 +45,7 @@ def test_a_document_that_the_teacher_could_not_read_costs_the_reading_of_its_sha
     refused = corpus.shards[3].first_document
 
     def make(shard, path, advance):
-        texts = corpus.read(shard)
+        texts = corpus.read_shard(shard)
         scores = [
             DocumentScores(np.array([[0, len(text.encode())]], np.int32), np.ones(1, np.float16))
             for text in texts.texts

@@ -50,7 +50,7 @@ def test_a_live_teacher_s_losses_of_groups_are_those_of_its_tokens(
     compared = 0
     for start in range(0, len(rows), 5):
         chosen = [rows[index] for index in range(start, min(start + 5, len(rows)))]
-        batch, (sides, _) = collator(chosen), collator.aligned(chosen)
+        batch, (sides, _) = collator(chosen), collator.align(chosen)
         plan = live.plan(batch.live_text)
         found = live.guide(batch.live_text, {}, plan)[name]
         nll_M = live.token_losses(batch.live_text, plan).numpy()

@@ -494,7 +494,7 @@ def test_ranks_that_are_added_to_a_batch_are_pinned_too(device, pinned, monkeypa
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
     training = Training.__new__(Training)
     training.method = method_of(GuidanceConfig(method="chunk", chunks=4, selection="random"))
-    training.train, training.live = TrainConfig(steps=1), None
+    training.train, training.live_teacher = TrainConfig(steps=1), None
     training.accelerator = SimpleNamespace(device=torch.device(device))
     losses = torch.zeros(2, 8)
     batch = training._plan(GuidedBatch(teacher_loss=losses, labels=losses.long()), range(2))

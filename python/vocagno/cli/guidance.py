@@ -81,13 +81,13 @@ def guidance(options: Any) -> dict[str, Any] | None:
         check_format(options.figure, "--figure")
         check_text(text)
 
-    from vocagno.system.files import appearing
+    from vocagno.system.files import atomic_file
     from vocagno.training.sample_pages import guide_text
 
     guided = guide_text(options.student, options.teacher, text, options.guidance)
     files = []
     if options.html is not None:
-        with appearing(options.html) as file:
+        with atomic_file(options.html) as file:
             file.write(guided.html().encode())
         files.append(options.html)
     if options.figure is not None:

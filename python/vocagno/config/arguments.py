@@ -169,7 +169,7 @@ class Command:
         """One line that says what the command does."""
         return (self.add.__doc__ or "").partition("\n")[0]
 
-    def read(self, prog: str, arguments: Sequence[str]) -> Any:
+    def read_options(self, prog: str, arguments: Sequence[str]) -> Any:
         """Reads the options in the words after the command's name.
         Raises: ConfigError, of one line."""
         # `--help` may also be the value of another option; then the help is made for nothing.
@@ -182,7 +182,7 @@ class Command:
 
     def __call__(self, prog: str, arguments: Sequence[str]) -> int:
         """Runs the command, prints its result and returns the exit status."""
-        options = self.read(prog, arguments)
+        options = self.read_options(prog, arguments)
         result = self.run(options)
         if isinstance(result, Mapping):
             print(json.dumps(result) if self.has_json and options.json else in_columns(result))

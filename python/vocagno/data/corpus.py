@@ -71,7 +71,7 @@ class ShardTexts:
     records: Sequence[dict[str, Any] | None] = ()
     """All fields of each line of JSON, for those who write it again (`Document.record`)."""
 
-    def refused(self, reasons: Mapping[int, str]) -> list[Refused]:
+    def refusals(self, reasons: Mapping[int, str]) -> list[Refused]:
         """Names the documents that are omitted, from the reasons by their number in the shard."""
         return [Refused(row, self.places[row], reason) for row, reason in reasons.items()]
 
@@ -107,13 +107,13 @@ class Corpus:
     def text_bytes(self) -> int:
         return sum(shard.text_bytes for shard in self.shards)
 
-    def read(self, shard: CorpusShard) -> ShardTexts:
+    def read_shard(self, shard: CorpusShard) -> ShardTexts:
         """Reads the documents of one shard.
         Raises: CorpusError if they have changed since the corpus was scanned."""
         source = self.sources[shard.source]
         numbers = range(shard.record, shard.record + shard.num_records)
         # `zip` asks its first argument first: so no record is read after the last one.
-        records = zip(numbers, source.read(Place(shard.record, shard.offset)), strict=False)
+        records = zip(numbers, source.read_from(Place(shard.record, shard.offset)), strict=False)
         documents = [
             (number, document) for number, (_, document) in records if document is not None
         ]
@@ -201,7 +201,7 @@ def _cached_cuts(
         cuts = [asdict(cut) for cut in cut_source(by_key[key])]
         write_json(folder / f"{key}.json", {"cuts": cuts, "check": digest(json.dumps(cuts))})
 
-    def read(key: str) -> bool:
+    def read_cuts(key: str) -> bool:
         """Stores the cuts of a file in `cuts_by_key`; True if it exists and is undamaged."""
         try:
             index = json.loads((folder / f"{key}.json").read_bytes())
@@ -211,7 +211,7 @@ def _cached_cuts(
             return False
         return key in cuts_by_key
 
-    share(list(by_key), folder, done=read, make=make, report=read)
+    share(list(by_key), folder, done=read_cuts, make=make, report=read_cuts)
     return [cuts_by_key[key] for key in keys]
 
 
@@ -242,7 +242,7 @@ def _cuts(source: Source, size: int) -> Iterator[Cut]:
             _prompt_hash(prompts),
         )
 
-    for after, document in source.read(Place()):
+    for after, document in source.read_from(Place()):
         if document is not None:
             hashes.append(text_hash(document.text))
             prompts.append(document.prompt_bytes)
@@ -265,7 +265,7 @@ def read_batches(corpus: str | Path, batch_bytes: int = SHARD_BYTES) -> Iterator
     texts: list[str] = []
     size, is_empty = 0, True
     for source in open_sources(corpus):
-        for _, document in source.read(Place()):
+        for _, document in source.read_from(Place()):
             if document is None:
                 continue
             is_empty &= not document.text

@@ -81,7 +81,8 @@ def prepare_rows(
     rows_arguments = tokenizer.source, tokenizer.eos, seq_len, folder
 
     def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
-        pack_shard(path, corpus.read(shard), shard.first_document, tokenizer, seq_len, made_from)
+        texts = corpus.read_shard(shard)
+        pack_shard(path, texts, shard.first_document, tokenizer, seq_len, made_from)
 
     with _start_helpers(helpers, *corpus_arguments, *rows_arguments):
         made = make_store(corpus, folder, ROWS, made_from, make, show_progress=show_progress)
@@ -121,7 +122,7 @@ def pack_shard(
         documents.hashes,
         first_document,
         made_from,
-        refused=documents.refused(reasons),
+        refused=documents.refusals(reasons),
     )
 
 
@@ -222,7 +223,7 @@ def prepare_texts(corpus: Corpus, cache: Path, *, show_progress: bool) -> TextSt
     folder = cache / "texts" / store_key(corpus, made_from)
 
     def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
-        documents = corpus.read(shard)
+        documents = corpus.read_shard(shard)
         write_texts(path, documents.texts, documents.hashes, made_from)
 
     make_store(corpus, folder, TEXTS, made_from, make, show_progress=show_progress)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from vocagno.data.corpus import CorpusShard, ShardTexts
 from vocagno.data.corpus_files import CorpusError, CorpusFile
 from vocagno.data.sources import ParquetSource, Source, TextFilesSource
-from vocagno.system.files import appearing
+from vocagno.system.files import atomic_file
 
 
 class Rewritten(NamedTuple):
@@ -63,12 +63,12 @@ def write_part(
     """Writes the part of one shard atomically.
 
     Args:
-        documents: the result of `Corpus.read`.
+        documents: the result of `Corpus.read_shard`.
         rewritten: the new content of each document.
         types: the types of the further fields, by their names, for Parquet.
     Raises: CorpusError if a record has one of these fields already.
     """
-    with appearing(path) as file:
+    with atomic_file(path) as file:
         if isinstance(source, ParquetSource):
             table = source.table(shard.record, shard.num_records)
             _check_names(table.column_names, types, documents.places[0])
@@ -88,7 +88,7 @@ def join_parts(path: Path, parts: Sequence[Path], partial: Path) -> None:
 
     Args: partial: the folder of the unfinished file.
     """
-    with appearing(path, partial) as file:
+    with atomic_file(path, partial) as file:
         if path.suffix == ".parquet":
             with pq.ParquetWriter(file, pq.read_schema(parts[0]), compression="zstd") as writer:
                 for part in parts:

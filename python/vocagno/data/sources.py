@@ -94,7 +94,7 @@ class Source(Protocol):
     def place(self, record: int) -> str:
         """Names a record in words, without its folder, so that all machines name it alike."""
 
-    def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
+    def read_from(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         """Yields the document of each record from `place` on, and the place after the record.
         A record without a document, such as a blank line, has None.
         Raises: CorpusError naming a record that is not a document."""
@@ -165,7 +165,7 @@ class LinesSource(_FileSource):
         self._offset = 0
         """Decompressed bytes that have been read from `_file`."""
 
-    def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
+    def read_from(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         record = place.record
         try:
             self._go_to(place.offset)
@@ -232,7 +232,7 @@ class ParquetSource(_FileSource):
         self._row = 0
         """The row with which these begin."""
 
-    def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
+    def read_from(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         import pyarrow as pa
 
         self._take_turn()
@@ -310,7 +310,7 @@ class TextFilesSource:
     def place(self, record: int) -> str:
         return PurePath(self.files[record].name).name
 
-    def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
+    def read_from(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         for number in range(place.record, len(self.files)):
             file = self.files[number]
             try:
@@ -346,7 +346,7 @@ class DatasetSource:
     def place(self, record: int) -> str:
         return f"{self.name}, row {record + 1}"
 
-    def read(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
+    def read_from(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         for first in range(place.record, len(self._dataset), _ROWS_AT_ONCE):
             columns = self._dataset[first : first + _ROWS_AT_ONCE]
             cells = zip(*columns.values(), strict=True)

@@ -17,7 +17,7 @@ import numpy as np
 
 from vocagno.errors import InputError
 from vocagno.evaluation.answers import answer_part, extract_answer, in_box, normalize
-from vocagno.system.files import appearing, refuse_pointers
+from vocagno.system.files import atomic_file, refuse_pointers
 
 Record = Mapping[str, Any]
 """The JSON object in a line of a benchmark's file."""
@@ -498,7 +498,7 @@ def fetch(benchmark: Benchmark, data: Path) -> tuple[Path, int]:
                 f"{source.dataset}, item {number}: not an item of {benchmark.name}: {error!r}"
             ) from error
         lines.append(json.dumps(record, ensure_ascii=False) + "\n")
-    with appearing(path) as file:
+    with atomic_file(path) as file:
         file.writelines(line.encode() for line in lines)
     return path, len(lines)
 

@@ -143,17 +143,17 @@ def _parse_words(
         bare, bare_gold = words, stated
     texts, latex = library.StringExtractionConfig(tuple(bare)), library.LatexExtractionConfig()
 
-    def read(text: str, *targets: Any) -> list[str]:
+    def readings(text: str, *targets: Any) -> list[str]:
         """Returns the readings as text, in lower case, without those as formulas: as formulas, `on`
         equals `no`, and `4-6` equals `1-3`."""
         return [word.lower() for word in parse(text, *targets) if isinstance(word, str)]
 
-    gold = read(f"The answer is {bare_gold}", texts)
-    gold += read(f"${stated}$", latex) + read(rf"$\text{{{stated}}}$", latex)
+    gold = readings(f"The answer is {bare_gold}", texts)
+    gold += readings(f"${stated}$", latex) + readings(rf"$\text{{{stated}}}$", latex)
     if r"\boxed" in completion:
-        return gold, read(completion, texts, latex)
+        return gold, readings(completion, texts, latex)
     # LaTeX comes second: in "the answer is B because $x=2$" it would win.
-    return gold, read(completion, texts) or read(completion, latex)
+    return gold, readings(completion, texts) or readings(completion, latex)
 
 
 _BRACKETED = re.compile(r"\(([A-E])\)")

@@ -26,7 +26,7 @@ from vocagno.evaluation.benchmarks import (
     read_items,
 )
 from vocagno.evaluation.judge import Judge, Verdict
-from vocagno.system.files import appearing, digest
+from vocagno.system.files import atomic_file, digest
 from vocagno.system.progress import Progress
 
 NEW_TOKENS = 1024
@@ -361,7 +361,7 @@ def grade(
 
 def write_verdicts(path: Path, graded: list[Graded], *, with_completions: bool = False) -> None:
     """Writes one verdict per line, as JSON."""
-    with appearing(path) as file:
+    with atomic_file(path) as file:
         for answer in graded:
             record = {"idx": answer.item.index, "gold": answer.item.gold, **asdict(answer.verdict)}
             if with_completions:

@@ -187,7 +187,7 @@ class Collator:
         ids = np.concatenate([row.ids for row in rows])
         return self.method.targets.rows(pairs, ids, pairs.windowed.tokens.ids)
 
-    def aligned(self, rows: Sequence[Row]) -> tuple[DocumentPairs, ComparedTokens]:
+    def align(self, rows: Sequence[Row]) -> tuple[DocumentPairs, ComparedTokens]:
         """Aligns rows without making a batch: the teacher's side of all their tokens, in order."""
         return align_rows(rows, self.scores, self.method, self._is_predicted(rows))
 

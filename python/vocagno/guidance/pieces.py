@@ -66,7 +66,7 @@ def read_pieces(rows: Sequence[Row], scores: StoredScores | LivePieces) -> Docum
     end_bytes: list[int] = np.maximum.reduceat(student[:, 1], student_cu[:-1]).tolist()
     windowed = None
     if isinstance(scores, LivePieces):
-        windowed, documents = scores.read(numbers, first_bytes, end_bytes)
+        windowed, documents = scores.read_pieces(numbers, first_bytes, end_bytes)
     else:
         documents = list(map(scores.piece, numbers, first_bytes, end_bytes))
     return DocumentPairs(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocagno.integrations.token_files import TokenFileError, blocks_hash, sample_hash, tokens_path
-from vocagno.system.files import appearing, digest, write_json
+from vocagno.system.files import atomic_file, digest, write_json
 
 if TYPE_CHECKING:
     from vocagno.guidance.bucket_loss import BucketTable
@@ -222,7 +222,7 @@ def write_buckets(folder: Path, partial: Path, table: "BucketTable") -> dict[str
     Returns: the facts of the file for the manifest.
     """
     values = np.concatenate([table.begins.numpy(), table.members.numpy()])
-    with appearing(folder / BUCKETS, partial) as file:
+    with atomic_file(folder / BUCKETS, partial) as file:
         np.save(file, values)
     return {
         "count": len(table.begins) - 1,

@@ -49,7 +49,7 @@ from vocagno.integrations.baked_files import (
 )
 from vocagno.integrations.pretokenized import without_spans
 from vocagno.integrations.token_files import TokenFile, TokenFileError, sample_hash
-from vocagno.system.files import appearing, digest, flush_folder, write_json
+from vocagno.system.files import atomic_file, digest, flush_folder, write_json
 from vocagno.system.progress import Progress
 from vocagno.system.shared_work import exclusively, share
 from vocagno.teacher.score_store import DocumentScores, ScoresOfTexts, ScoreStore
@@ -284,7 +284,7 @@ class BakedParts:
                 # places: no part is copied again at the end.
                 if not self._place(name).is_file():
                     header = stream_header(dtype, num_tokens)
-                    with appearing(self._making / name) as file:
+                    with atomic_file(self._making / name) as file:
                         file.write(header)
                         file.truncate(len(header) + num_tokens * dtype.itemsize)
 

@@ -27,7 +27,7 @@ from vocagno.data.store.state import Claim, first_difference, read_claim
 from vocagno.errors import InputError, require
 from vocagno.guidance.lines import LineLosses, judge_lines, line_starts
 from vocagno.system.addresses import Address
-from vocagno.system.files import appearing, digest, write_json
+from vocagno.system.files import atomic_file, digest, write_json
 from vocagno.system.progress import Progress
 from vocagno.system.shared_work import exclusively, share
 from vocagno.teacher.score_store import NOT_SCORED, DocumentScores, ScoresOfTexts, ScoreStore
@@ -242,7 +242,7 @@ class _FilteredFiles:
     def make(self, name: str) -> None:
         """Writes and notes a part. Raises: StoreError for documents without scores."""
         shard = self.corpus.shards[self.parts[name]]
-        source, documents = self.corpus.sources[shard.source], self.corpus.read(shard)
+        source, documents = self.corpus.sources[shard.source], self.corpus.read_shard(shard)
         judged = self.noise.judge(documents.texts, documents.prompt_bytes)
         counts = _count(judged)
         if counts["missing_documents"] and self.noise.rule.missing == "error":
@@ -281,7 +281,7 @@ class _FilteredFiles:
         with exclusively(MANIFEST, self.folder):
             if not self.is_finished():
                 for name, words in {REPORT: report_of, PAGE: noise_page}.items():
-                    with appearing(self.folder / name, self._making) as file:
+                    with atomic_file(self.folder / name, self._making) as file:
                         file.write(words(fields).encode())
                 write_json(self.folder / MANIFEST, fields | {"made_from": self.made_from})
         shutil.rmtree(self._making, ignore_errors=True)  # another process may be removing it

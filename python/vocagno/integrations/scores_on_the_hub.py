@@ -20,7 +20,7 @@ from huggingface_hub import DatasetCard, DatasetCardData
 from vocagno.data.store.building import finish_store
 from vocagno.data.store.format import REFUSED, Entry, check_names
 from vocagno.data.store.shards import Refused, StoreError, decode_spans
-from vocagno.system.files import appearing, appearing_files, refuse_pointers
+from vocagno.system.files import atomic_file, atomic_files, refuse_pointers
 from vocagno.system.records import check_type
 from vocagno.teacher.score_store import (
     KIND,
@@ -118,15 +118,15 @@ def export_scores(
     starts = range(0, len(entries), SHARDS_PER_FILE)
     names = [f"scores-{n:05d}-of-{len(starts):05d}.parquet" for n in range(len(starts))]
     # All files or none: an interrupted export once left a folder that refused the next one.
-    with appearing_files(folder) as place:
+    with atomic_files(folder) as place:
         for name, start in zip(names, starts, strict=True):
             part = entries[start : start + SHARDS_PER_FILE]
-            with appearing(place / name) as file, _writer(file, store, part) as writer:
+            with atomic_file(place / name) as file, _writer(file, store, part) as writer:
                 for index in range(start, start + len(part)):
                     table = _table(store, index)
                     writer.write_table(table, row_group_size=max(1, len(table)))
                     advance(index + 1)
-        with appearing(place / "README.md") as file:
+        with atomic_file(place / "README.md") as file:
             file.write(card.encode())
     return [folder / name for name in names]
 
@@ -175,7 +175,7 @@ def _table(store: ScoreStore, index: int) -> pa.Table:
     # A damaged document would be exported with its old check, and be refused only on import.
     shard.check("document")
     rows = range(len(shard))
-    spans = [decode_spans(shard.coded(row)) for row in rows]
+    spans = [decode_spans(shard.coded_spans(row)) for row in rows]
     columns = [
         [bytes(text).hex() for text in shard.text_hashes.tolist()],
         [shard.nll[row].astype(np.float32) for row in rows],
@@ -202,7 +202,7 @@ def import_scores(
     Raises: StoreError for files that are missing, damaged, of several stores, or not an export.
     """
     _check_empty(store, "import")
-    with appearing_files(store) as place:
+    with atomic_files(store) as place:
         _import_into(place, folder, advance)
     return ScoreStore(store)
 

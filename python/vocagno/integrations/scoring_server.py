@@ -177,7 +177,7 @@ class ServerScorer:
         self._session.mount("https://", adapter)
 
     @cached_property
-    def served(self) -> Served:
+    def served_model(self) -> Served:
         """The model that answers.
 
         Raises: ServerError if the server has no model of that name, or several and none is named,
@@ -294,7 +294,7 @@ class ServerScorer:
 
     def _completion(self, ids: list[int], options: dict[str, Any], kind: type[T]) -> T:
         """The answer to a request in OpenAI's form, with further options of it."""
-        body = {"model": self.served.name, "prompt": ids, "max_tokens": 1, "temperature": 1.0}
+        body = {"model": self.served_model.name, "prompt": ids, "max_tokens": 1, "temperature": 1.0}
         return self._ask("/v1/completions", kind, {**body, **options})
 
     def _compare(self, read: list[int] | None, sent: list[int]) -> None:
@@ -365,7 +365,7 @@ class ServerEngine(Engine):
     @cached_property
     def weights(self) -> str:
         """The name of the model on the server."""
-        return f"{self.teacher.config.protocol} server: {self.scorer.served.name}"
+        return f"{self.teacher.config.protocol} server: {self.scorer.served_model.name}"
 
     def check(self) -> None:
         """Checks that the server reads `teacher.context` tokens, and that it computes losses: the
@@ -373,7 +373,7 @@ class ServerEngine(Engine):
 
         Raises: ServerError if not.
         """
-        context, longest = self.teacher.config.context, self.scorer.served.longest
+        context, longest = self.teacher.config.context, self.scorer.served_model.longest
         needed = context + 2  # a prefix, and the token that it is to write
         if longest is not None and longest < needed:
             raise ServerError(
@@ -414,7 +414,7 @@ class ServerEngine(Engine):
         noted = json.loads(path.read_bytes())
         far = difference(np.array(noted["losses"], np.float32), self._losses_of(noted["text"]))
         if not far <= TOLERANCE:
-            where = f"{self.scorer.served.name} at {self.scorer.url}"
+            where = f"{self.scorer.served_model.name} at {self.scorer.url}"
             raise StoreError(
                 f"{folder}: the scores here are of another model than {where} has now: its losses "
                 f"of a fixed text differ by {far:.2g} nats a token (rounding: up to {TOLERANCE}); "

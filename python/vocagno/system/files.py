@@ -24,7 +24,7 @@ _POINTERS = {
 
 
 @contextmanager
-def appearing(path: Path, partial: Path | None = None) -> Iterator[BinaryIO]:
+def atomic_file(path: Path, partial: Path | None = None) -> Iterator[BinaryIO]:
     """Yields a binary file that replaces `path` when the block ends without an error.
 
     It is written next to `path`, or in the folder `partial` of the same file system, flushed to
@@ -47,7 +47,7 @@ def appearing(path: Path, partial: Path | None = None) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def appearing_files(folder: Path) -> Iterator[Path]:
+def atomic_files(folder: Path) -> Iterator[Path]:
     """Yields a new folder whose files move to `folder`, which is empty or missing, when the block
     ends without an error. On any failure the new folder is removed.
     """
@@ -90,7 +90,7 @@ def write_json(path: Path, value: Any) -> None:
     content = (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
     if isinstance(path, Address):
         return path.put(content)
-    with appearing(path) as file:
+    with atomic_file(path) as file:
         file.write(content)
 
 

@@ -43,7 +43,7 @@ def share(
         done: whether an item is complete. `make` must complete it atomically (a rename).
         make: makes one item. Its errors are raised here, and the item stays free for others.
         report: called once for each item, when it is known to be done.
-        partial: the folder, from that of an item, of its partial files (`files.appearing`). Those
+        partial: the folder, from that of an item, of its partial files (`files.atomic_file`). Those
             of killed processes are removed before it is made.
     """
     waiting: deque[str] = deque()

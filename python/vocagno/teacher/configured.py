@@ -247,7 +247,7 @@ def write_scored(
 ) -> None:
     """Writes the scores of a shard's texts. Texts that the teacher could not read are refused."""
     reasons = {row: document.missing for row, document in enumerate(scores) if document.missing}
-    write_scores(path, texts.hashes, scores, made_from, refused=texts.refused(reasons))
+    write_scores(path, texts.hashes, scores, made_from, refused=texts.refusals(reasons))
 
 
 def score_corpus(
@@ -276,7 +276,7 @@ def score_corpus(
         if together is not None:
             together.say(shard.first_document)
         # The leading process says which shard is next, as locks decide that while it runs.
-        texts = corpus.read(shard)
+        texts = corpus.read_shard(shard)
         write_scored(path, texts, teacher().score(texts.texts, advance), made_from)
 
     if together is not None and not together.leads:
@@ -284,7 +284,7 @@ def score_corpus(
         # says None, so that the collectives inside the model find all processes.
         shards = {shard.first_document: shard for shard in corpus.shards}
         while (first := together.say(None)) is not None:
-            teacher().score(corpus.read(shards[first]).texts)
+            teacher().score(corpus.read_shard(shards[first]).texts)
         return MakeResult(0, 0, 0.0)
     made = make_store(
         corpus, folder, SCORES, made_from, make, show_progress=show_progress, part=part

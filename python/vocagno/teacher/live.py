@@ -57,7 +57,7 @@ class LivePieces:
         self._limit = limit
         self._refused: set[int] = set()
 
-    def read(
+    def read_pieces(
         self, documents: Sequence[int], first_bytes: Sequence[int], end_bytes: Sequence[int]
     ) -> tuple[WindowedTexts, list[DocumentScores]]:
         """Tokenizes each piece, extended to whole characters, as a separate text.

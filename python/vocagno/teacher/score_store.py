@@ -225,7 +225,7 @@ class ScoreStore(ShardedStore["ScoreShard"]):
             return REFUSED_BY_TEACHER
         nll = self._losses(shard, row)
         decoded = self._candidates(shard, row, slice(0, len(nll))) if candidates else None
-        return DocumentScores(decode_spans(shard.coded(row)), nll, candidates=decoded)
+        return DocumentScores(decode_spans(shard.coded_spans(row)), nll, candidates=decoded)
 
     def piece(
         self, index: int, first_byte: int, end_byte: int, *, candidates: bool = False
@@ -280,7 +280,7 @@ class ScoreStore(ShardedStore["ScoreShard"]):
         gets the edges of the token before it, so both never decrease and can be searched."""
         shard, row = self.locate(index)
         self._losses(shard, row)
-        spans = decode_spans(shard.coded(row))
+        spans = decode_spans(shard.coded_spans(row))
         empty = spans[:, 0] >= spans[:, 1]
         starts, ends = np.maximum.accumulate(np.where(empty[:, None], 0, spans), axis=0).T
         return np.ascontiguousarray(starts), np.ascontiguousarray(ends), empty
@@ -307,7 +307,7 @@ class ScoreShard(RowShard):
         self.refused: set[int] = {document.row for document in self.description.refused}
         """The documents without tokens, because they cannot be placed in the text."""
 
-    def coded(self, row: int) -> CodedSpans:
+    def coded_spans(self, row: int) -> CodedSpans:
         """The spans of a document as they are stored."""
         return CodedSpans(self.lengths[row], self._escaped[row], self._starts[row])
 
@@ -328,7 +328,7 @@ class ScoreShard(RowShard):
         if not all(column.is_sound(row) for column in lists):
             return False
         text = self.text_hashes[row].tobytes()
-        content = self.nll[row], self.coded(row), self.unscored[row], *self.frames(row)
+        content = self.nll[row], self.coded_spans(row), self.unscored[row], *self.frames(row)
         return _document_checksum(text, *content) == int(self.checks[row])
 
     def is_consistent(self) -> bool:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from vocagno import _vocagno
 from vocagno.alignment.arrays import as_count
 from vocagno.errors import InputError
-from vocagno.system.files import appearing, digest
+from vocagno.system.files import atomic_file, digest
 from vocagno.tokens.id_texts import TokenizedTexts
 from vocagno.tokens.spelling import ids_in_context, text_of
 from vocagno.tokens.token_spans import TokenSpans
@@ -221,7 +221,7 @@ class Buckets:
         """Writes a compressed .npz file, atomically."""
         facts = np.array(json.dumps({name: getattr(self, name) for name in _FACTS}))
         check = np.array(_checksum(self.student, self.teacher, facts))
-        with appearing(Path(path)) as file:
+        with atomic_file(Path(path)) as file:
             np.savez_compressed(
                 file, student=self.student, teacher=self.teacher, facts=facts, check=check
             )

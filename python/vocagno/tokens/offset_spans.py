@@ -24,7 +24,7 @@ from vocagno.tokens.tokenizer_checks import (
     remedy,
     text_between,
 )
-from vocagno.tokens.tokenizer_files import flat_ids, tokenized
+from vocagno.tokens.tokenizer_files import flat_ids, tokenize
 from vocagno.tokens.vocabulary import Vocabulary
 
 _MAX_RUNS = 64
@@ -59,7 +59,7 @@ class OffsetSpans:
         Returns: the spans; their boundaries; and, by the number of the text, why its tokens cannot
             be placed: offsets without width, out of order, or of other text.
         """
-        encodings = tokenized(self._tokenizer, texts, self._name, with_offsets=True)
+        encodings = tokenize(self._tokenizer, texts, self._name, with_offsets=True)
         ids, boundaries = flat_ids(encodings)
         offsets = _offsets(encodings, len(ids))
         if self._vocabulary.drops_bytes:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocagno.tokens.token_spans import TokenSpans
-from vocagno.tokens.tokenizer_files import TokenizerError, tokenized, unreadable
+from vocagno.tokens.tokenizer_files import TokenizerError, tokenize, unreadable
 
 _BATCH_SIZE = 16_384
 """The number of texts that a tokenizer gets in one call; an encoding takes about 1 kB."""
@@ -137,11 +137,11 @@ def ids_in_context(texts: list[str], tokenizer: Any, name: str) -> Iterator[list
     for start in range(0, len(texts), _BATCH_SIZE):
         batch = texts[start : start + _BATCH_SIZE]
         try:
-            encodings = tokenized(tokenizer, batch, name, with_offsets=False)
+            encodings = tokenize(tokenizer, batch, name, with_offsets=False)
         except TokenizerError:  # it has no token for some character, and no unknown token
             for number, _ in unreadable(tokenizer, batch):
                 batch[number] = ""
-            encodings = tokenized(tokenizer, batch, name, with_offsets=False)
+            encodings = tokenize(tokenizer, batch, name, with_offsets=False)
         yield from (encoding.ids for encoding in encodings)
 
 

@@ -30,7 +30,7 @@ from vocagno.tokens.tokenizer_files import (
     ids_of_pieces,
     load_definition,
     private_tokenizer,
-    tokenized,
+    tokenize,
     tokenizer_of_name,
     unreadable,
     without_vocabulary,
@@ -276,11 +276,11 @@ class TokenSpans:
         """
         texts, refused = as_texts(texts), dict[int, str]()
         try:
-            encodings = tokenized(self._tokenizer, texts, self.name, with_offsets=False)
+            encodings = tokenize(self._tokenizer, texts, self.name, with_offsets=False)
         except TokenizerError:
             refused = dict(unreadable(self._tokenizer, texts))
             texts = ["" if number in refused else text for number, text in enumerate(texts)]
-            encodings = tokenized(self._tokenizer, texts, self.name, with_offsets=False)
+            encodings = tokenize(self._tokenizer, texts, self.name, with_offsets=False)
         ids, boundaries = flat_ids(encodings)
         spans, proved = self._table.spans(ids, boundaries, texts, num_threads)
         result = TokenizedTexts(ids, spans, boundaries, proved)

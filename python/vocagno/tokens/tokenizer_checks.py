@@ -15,7 +15,7 @@ import numpy as np
 
 from vocagno._vocagno import PieceTable, Places
 from vocagno.alignment.arrays import Int32, Int64
-from vocagno.tokens.tokenizer_files import TokenizerError, tokenized
+from vocagno.tokens.tokenizer_files import TokenizerError, tokenize
 from vocagno.tokens.vocabulary import Vocabulary
 
 Rows = list[int]
@@ -99,8 +99,8 @@ def check_tokenizer(tokenizer: Any, vocabulary: Vocabulary, places: TokenPlaces,
         offsets; offsets outside the text or out of order; offsets that point at other text than the
         tokens'; lost letters, digits or spaces; ids that differ from run to run."""
     probes = [*PLAIN_PROBES, *HARD_PROBES]
-    fast = tokenized(tokenizer, probes, name, with_offsets=False)
-    slow = tokenized(tokenizer, probes, name, with_offsets=True)
+    fast = tokenize(tokenizer, probes, name, with_offsets=False)
+    slow = tokenize(tokenizer, probes, name, with_offsets=True)
     with_spaces = _keeps_spaces(vocabulary)
     for probe, ids, encoding in zip(probes, (e.ids for e in fast), slow, strict=True):
         if ids != encoding.ids:

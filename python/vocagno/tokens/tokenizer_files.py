@@ -215,7 +215,7 @@ def _read_definition(path: Path) -> str:
         raise TokenizerError(f"{path}: not a tokenizer.json: {error}") from error
 
 
-def tokenized(tokenizer: Any, texts: list[str], name: str, *, with_offsets: bool) -> list[Any]:
+def tokenize(tokenizer: Any, texts: list[str], name: str, *, with_offsets: bool) -> list[Any]:
     """Tokenizes texts to encodings, without special tokens around them.
     Raises: TokenizerError for a text that the tokenizer cannot read, naming it."""
     encode = tokenizer.encode_batch if with_offsets else tokenizer.encode_batch_fast

@@ -20,7 +20,7 @@ from vocagno import __version__
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.data.store.shards import StoreError
 from vocagno.guidance.methods import method_of
-from vocagno.system.files import appearing, flush_folder, write_json
+from vocagno.system.files import atomic_file, flush_folder, write_json
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,7 +211,7 @@ class MetricsLog:
             if "eval_seconds" in entry:
                 self.evaluated_step = entry["step"]
         if kept or lines:
-            with appearing(path) as file:
+            with atomic_file(path) as file:
                 file.writelines(kept)
 
     def write(self, entry: dict[str, Any]) -> None:

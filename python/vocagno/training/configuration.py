@@ -14,7 +14,7 @@ from vocagno.config.arguments import new_parser, read_arguments
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import Config
 from vocagno.errors import ConfigError, InputError
-from vocagno.system.files import appearing, write_json
+from vocagno.system.files import atomic_file, write_json
 
 if TYPE_CHECKING:
     from vocagno.training.inputs import Inputs
@@ -142,7 +142,7 @@ def keep_config(config: Config, *, write: bool) -> None:
     """
     if not check_same_run(config) and write:
         text = yaml.safe_dump(_plain(asdict(config)), allow_unicode=True, sort_keys=False)
-        with appearing(config.output / _KEPT) as file:
+        with atomic_file(config.output / _KEPT) as file:
             file.write(text.encode())
 
 

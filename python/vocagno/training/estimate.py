@@ -54,7 +54,7 @@ class CorpusSample:
         for number in range(count):
             # Evenly spaced, as a corpus may be sorted: its first documents may be unlike all
             # others.
-            documents = corpus.read(corpus.shards[number * len(corpus.shards) // count])
+            documents = corpus.read_shard(corpus.shards[number * len(corpus.shards) // count])
             ends = np.cumsum([len(text.encode()) for text in documents.texts])
             end = max(1, int(np.searchsorted(ends, _SAMPLE_BYTES / count, side="right")))
             self.texts += documents.texts[:end]

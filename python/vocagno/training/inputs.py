@@ -57,7 +57,7 @@ class Inputs:
     """The teacher's stored scores by corpus; empty for naive training and with a live teacher."""
     further_scores: Sequence[Mapping[str, MatchedScores]] = ()
     """The stored scores of each further teacher (`teacher.also`), by corpus."""
-    live: ConfiguredTeacher | None = None
+    live_teacher: ConfiguredTeacher | None = None
     """The teacher, if it is live."""
     live_texts: MixedPieces[tuple[str, int]] | None = None
     """The texts that a live teacher reads; None if it reads the rows themselves."""
@@ -84,8 +84,8 @@ class Inputs:
                 made_from[key] = {"text": store.text_hashes, **store.manifest.made_from}
                 if refused := store.manifest.count(REFUSED):  # by this release of the tokenizer
                     made_from[key][REFUSED] = refused
-        if self.live is not None:
-            made_from["live teacher"] = self.live.made_from
+        if self.live_teacher is not None:
+            made_from["live teacher"] = self.live_teacher.made_from
         if self.targets is not None:
             made_from["buckets"] = {"key": self.targets.table.key}
         if self.config.guidance.is_own_rule:
@@ -138,7 +138,7 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
         validation=validation,
         scores=scores,
         further_scores=further_scores,
-        live=teacher if config.has_live_teacher else None,
+        live_teacher=teacher if config.has_live_teacher else None,
         live_texts=live_texts,
         samples=samples,
         sample_teacher=teacher.spans if samples and config.teacher.names_tokenizer else None,

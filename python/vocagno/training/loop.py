@@ -50,7 +50,7 @@ from vocagno.training.monitoring import (
     Warnings,
     Watch,
     Window,
-    described,
+    describe_rows,
     tracking,
 )
 from vocagno.training.report import REPORT, keep_passages, write_report
@@ -90,7 +90,7 @@ class Training:
         self.student, self.optimizer = accelerator.prepare(
             student, build_optimizer(student, config.optimizer, accelerator.device)
         )
-        self.live: LiveTeacher | None = self._live_teacher()
+        self.live_teacher: LiveTeacher | None = self._load_live_teacher()
         self.student.train()  # a model that was loaded is not
         self.host_sum: HostSum = HostSum(accelerator, self.train.collective_timeout)
         self.stepper: Stepper = Stepper(
@@ -100,16 +100,15 @@ class Training:
             accelerator,
             self.student,
             self.optimizer,
-            self.live,
+            self.live_teacher,
             self.host_sum,
-            is_teacher_shared=inputs.live is not None and inputs.live.config.shard,
+            is_teacher_shared=inputs.live_teacher is not None and inputs.live_teacher.config.shard,
         )
         self.collator: Collator = self._collator()
         self.sampler: Sampler | None = None
         if inputs.samples:
-            self.sampler = Sampler(
-                inputs.samples, inputs.tokenizer, inputs.sample_teacher, self.collator, self.live
-            )
+            tokenizers = inputs.tokenizer, inputs.sample_teacher
+            self.sampler = Sampler(inputs.samples, *tokenizers, self.collator, self.live_teacher)
         self.flops: float = model_flops(model, config.data.seq_len)
         self.evaluation: Evaluation | None = None
         if config.eval.every is not None:
@@ -248,9 +247,9 @@ class Training:
         accumulation = self.train.accumulation(self.accelerator.num_processes)
         return ahead(map(self._plan, collated, batches.samples()), accumulation)
 
-    def _live_teacher(self) -> LiveTeacher | None:
+    def _load_live_teacher(self) -> LiveTeacher | None:
         """Loads the live teacher, if the run has one: one that reads texts, or the rows."""
-        inputs, teacher = self.inputs, self.inputs.live
+        inputs, teacher = self.inputs, self.inputs.live_teacher
         if teacher is None:
             return None
         scorer = load_scorer(teacher.config, teacher.spans, teacher.device)
@@ -264,11 +263,11 @@ class Training:
         """The collator of training, with the teacher's scores from wherever the run has them."""
         inputs, config = self.inputs, self.config
         scores: Scores | None = inputs.stored_scores()
-        if inputs.live is not None and inputs.live_texts is not None:
+        if inputs.live_teacher is not None and inputs.live_texts is not None:
             documents = inputs.rows.document_ends[-1]
             limit = RefusalLimit("data.train", documents, config.data.max_refused)
-            scores = LivePieces(inputs.live_texts, inputs.live.reader, limit)
-        elif inputs.live is not None:
+            scores = LivePieces(inputs.live_texts, inputs.live_teacher.reader, limit)
+        elif inputs.live_teacher is not None:
             scores = SameRows()
         ends = line_ends(inputs.tokenizer.spans, config.guidance)
         return Collator(scores, config.guidance, config.data, ends, inputs.targets)
@@ -281,7 +280,7 @@ class Training:
         sample_tensors: dict[str, Any] = self.method.for_samples(self.train.seed, samples)
         if self.accelerator.device.type == "cuda":
             sample_tensors = {name: tensor.pin_memory() for name, tensor in sample_tensors.items()}
-        passes = [] if self.live is None else self.live.plan(batch.live_text, samples)
+        passes = self.live_teacher.plan(batch.live_text, samples) if self.live_teacher else []
         return replace(batch, passes=passes, **sample_tensors)
 
     def _step(self, step: int, micro_batches: Iterator[GuidedBatch], window: Window) -> bool:
@@ -303,8 +302,8 @@ class Training:
         """
         sums = self.host_sum(window.sums())
         spikes = self.watch.look(window, sums, self.usual_loss)
-        if self.live is not None:
-            self.live.check(self.host_sum, done)
+        if self.live_teacher is not None:
+            self.live_teacher.check(self.host_sum, done)
         entry = window.entry(done, sums)
         self.usual_loss = entry["loss"]
         entry["lr"] = learning_rate(done - 1, self.train.steps, self.config.optimizer)
@@ -318,7 +317,7 @@ class Training:
         self._write(entry)
         if self.log:
             for spike in spikes:
-                rows = described(spike["rows"])
+                rows = describe_rows(spike["rows"])
                 progress.say(
                     f"step {spike['step']}: a loss of {spike['loss']:.3f}, over {SPIKE_RATIO} "
                     f"times the loss before; the run continues; {rows}"
@@ -327,7 +326,7 @@ class Training:
                 progress.say(warning)
         progress.at(done, progress_note(entry))
         counts = window.counts
-        if self.live is None:  # documents without scores were counted in the whole corpus
+        if self.live_teacher is None:  # documents without scores were counted in the whole corpus
             counts = counts._replace(missing=0)
         check_coverage(counts, self.config.guidance, f"step {done}")
 

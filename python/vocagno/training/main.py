@@ -59,7 +59,7 @@ def main(
         if default_config is None or options & {"--config", "--data.train"}:
             return command(name, words)
         with_default = ["--config", str(default_config), *words]
-        command.read(name, with_default)  # a mistake is found before anything is made
+        command.read_options(name, with_default)  # a mistake is found before anything is made
         print(f"no --config: taking {default_config}", file=sys.stderr)
         if prepare is not None:
             prepare()

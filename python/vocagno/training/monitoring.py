@@ -47,7 +47,7 @@ class DeviceTime:
         self._seconds = 0.0
 
     @contextmanager
-    def measured(self) -> Iterator[None]:
+    def measure(self) -> Iterator[None]:
         """Adds the time that the device spends on the work of a block."""
         if self._device.type == "cpu":
             began = time.monotonic()
@@ -319,12 +319,12 @@ class Watch:
         bad = [row for row in rows if _sortable_loss(row) == math.inf] or rows
         fault = f"loss is {loss}" if not math.isfinite(loss) else f"grad_norm is {norm}"
         raise GuidanceError(
-            f"step {record.step + 1}: {fault}; {described(bad)}. Look at these documents, or lower "
-            "optimizer.lr (in another `output`). The last checkpoint is as it was."
+            f"step {record.step + 1}: {fault}; {describe_rows(bad)}. Look at these documents, or "
+            "lower optimizer.lr (in another `output`). The last checkpoint is as it was."
         )
 
 
-def described(rows: Sequence[Mapping[str, Any]]) -> str:
+def describe_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     """Text that names rows by number, corpus, loss and documents."""
     return "; ".join(
         f"row {row['row']}{' of ' + row['corpus'] if row.get('corpus') else ''} ("

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from vocagno.config.options import Config
 from vocagno.guidance.batch import REASONS
-from vocagno.system.files import appearing, write_json
+from vocagno.system.files import atomic_file, write_json
 from vocagno.training.configuration import kept_config
-from vocagno.training.monitoring import Warnings, described
+from vocagno.training.monitoring import Warnings, describe_rows
 from vocagno.training.run_log import Entry, Run, RunError, read_runs
 from vocagno.views.charts import Line, chart, key
 from vocagno.views.html import legend, page_of, plain_table, section_of, table_of, to_html
@@ -72,7 +72,7 @@ def write_report(folders: Sequence[Path], path: Path) -> None:
         _section("Configuration", "", files),
     ]
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs"
-    with appearing(path) as file:
+    with atomic_file(path) as file:
         file.write(page_of(title, _INTRODUCTION, sections).encode())
 
 
@@ -259,7 +259,7 @@ def _warnings(entries: Sequence[Entry], config: Config) -> list[str]:
     texts = [warning for entry in entries for warning in warnings.look(entry)]
     spikes = [spike for entry in entries for spike in entry.spikes]
     texts += [
-        f"step {spike['step']}: a loss of {spike['loss']:.3f}; {described(spike['rows'])}"
+        f"step {spike['step']}: a loss of {spike['loss']:.3f}; {describe_rows(spike['rows'])}"
         for spike in spikes[:_MOST_SPIKES]
     ]
     if len(spikes) > _MOST_SPIKES:

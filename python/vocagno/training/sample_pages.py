@@ -32,7 +32,7 @@ from vocagno.models.loading import (
     student_settings,
     tokenizer_of_student,
 )
-from vocagno.system.files import appearing
+from vocagno.system.files import atomic_file
 from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.live import LiveTeacher, TextTeacher
 from vocagno.tokens.buckets import buckets
@@ -72,7 +72,7 @@ def choose_samples(
     Args: first_document: the number of the corpus's first document in the rows of the run.
     """
     shard = corpus.shards[0]
-    documents = corpus.read(shard)
+    documents = corpus.read_shard(shard)
     sizes = [len(text) for text in documents.texts]
     longer = [number for number, size in enumerate(sizes) if size > SHORTEST]
     samples: list[Sample] = []
@@ -105,7 +105,7 @@ class Sampler:
     teacher: TokenSpans | None
     """The teacher's tokenizer, for the texts of its tokens; None: they are not shown."""
     collator: Collator
-    live: LiveTeacher | None = None
+    live_teacher: LiveTeacher | None = None
 
     @torch.no_grad()
     def passages(self, student: Any, device: torch.device) -> list[Passage]:
@@ -127,15 +127,15 @@ class Sampler:
     def _passage(self, sample: Sample, student: Any, device: torch.device) -> Passage:
         """Makes the passage of one document: aligns it, and runs teacher and student on it."""
         row = sample.row
-        pairs, compared = self.collator.aligned([row])
+        pairs, compared = self.collator.align([row])
         batch, live_losses = self.collator([row]).to(device), dict[str, Any]()
         teacher_nll, text = pairs.teacher_nll, batch.live_text
-        if isinstance(self.live, TextTeacher) and text is not None:
-            nll_M = self.live.token_losses(text, self.live.plan(text))
-            live_losses = self.live.student_inputs(nll_M, text)
+        if isinstance(self.live_teacher, TextTeacher) and text is not None:
+            nll_M = self.live_teacher.token_losses(text, self.live_teacher.plan(text))
+            live_losses = self.live_teacher.student_inputs(nll_M, text)
             teacher_nll = nll_M.cpu().numpy()
-        elif self.live is not None:  # it reads the row: a loss of each token but the first
-            live_losses = self.live.guide(None, batch.inputs(), [])
+        elif self.live_teacher is not None:  # it reads the row: a loss of each token but the first
+            live_losses = self.live_teacher.guide(None, batch.inputs(), [])
             predicted = live_losses["teacher_loss"][0, : len(row.ids) - 1].cpu().numpy()
             teacher_nll = np.concatenate([[np.float32(np.nan)], predicted])
         # Groups without all losses are unmapped, but both sides are shown.
@@ -213,7 +213,7 @@ class Sampler:
             ids = None
         elif pairs.windowed is not None:
             ids = pairs.windowed.tokens.ids[shown]
-        elif self.live is not None:
+        elif self.live_teacher is not None:
             ids = sample.row.ids[shown]
         else:  # the ids are not stored: the whole document is tokenized again
             before = int(pairs.first_rows[0])
@@ -245,7 +245,7 @@ def write_page(path: Path, passages: Sequence[Passage], step: int) -> None:
         summary_rows=[],
         passages=passages,
     )
-    with appearing(path) as file:
+    with atomic_file(path) as file:
         file.write(html.encode())
 
 

@@ -126,7 +126,7 @@ class Stepper:
     student: Any
     """The `GuidedStudent`, wrapped by Accelerate."""
     optimizer: Any
-    live: LiveTeacher | None
+    live_teacher: LiveTeacher | None
     host_sum: HostSum
     is_teacher_shared: bool = False
     """True if the processes hold one live teacher together (`teacher.shard`)."""
@@ -162,10 +162,10 @@ class Stepper:
         # does.
         for on_host, num_passes in zip(micro_batches, passes, strict=True):
             batch = on_host.to(self.accelerator.device)
-            if self.live is not None:
+            if self.live_teacher is not None:
                 text, plan = batch.live_text, batch.passes
-                with window.teacher_time.measured():
-                    guided = self.live.guide(text, batch.inputs(), plan, num_passes)
+                with window.teacher_time.measure():
+                    guided = self.live_teacher.guide(text, batch.inputs(), plan, num_passes)
                 batch = with_live_losses(batch, guided, self.method)
             with self.accelerator.accumulate(self.student):
                 output = self.student(**batch.inputs(), num_kept=batch.counts.kept)

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from vocagno.errors import InputError
-from vocagno.system.files import appearing
+from vocagno.system.files import atomic_file
 from vocagno.views.layout import Block, Columns, Placed, over_whole_text, side_by_side, token_edges
 from vocagno.views.passage import Passage, Token, glyphs
 
@@ -216,5 +216,5 @@ def save(figure: Figure, path: Path) -> None:
     """Writes PNG or SVG, by the suffix; the same figure gives the same bytes."""
     kind = path.suffix.lower().removeprefix(".")
     metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {}
-    with matplotlib.rc_context({"svg.hashsalt": "vocagno"}), appearing(path) as file:
+    with matplotlib.rc_context({"svg.hashsalt": "vocagno"}), atomic_file(path) as file:
         figure.savefig(file, format=kind, dpi=160, metadata=metadata)

@@ -40,7 +40,7 @@ def arm(when, turn):
 
 def attempt(corpus, address, part):
     def make(shard, path, _):
-        found = corpus.read(shard)
+        found = corpus.read_shard(shard)
         write_texts(path, found.texts, found.hashes, MADE_FROM)
         print(shard.first_document, flush=True)
 

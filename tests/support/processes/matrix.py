@@ -65,8 +65,8 @@ def watched(self):
     seen["parameters"] = len(parameters)
     own = [getattr(parameter.grad, "_local_tensor", parameter.grad) for parameter in parameters]
     seen["gradient_storages"] = len({one.untyped_storage().data_ptr() for one in own})
-    if self.live is not None:
-        teacher = self.live.scorer.model.base_model.parameters()
+    if self.live_teacher is not None:
+        teacher = self.live_teacher.scorer.model.base_model.parameters()
         seen["teacher_sharded"] = all(isinstance(parameter, DTensor) for parameter in teacher)
     return update(self)
 

@@ -20,7 +20,7 @@ from vocagno.data.store.remote import MOST_OPEN, cache_bytes, local_copy
 from vocagno.data.store.shards import REMEDY, Description, Frame, Shard, StoreError
 from vocagno.errors import require
 from vocagno.system.addresses import Address, path_of
-from vocagno.system.files import appearing, digest, file_digest, write_json
+from vocagno.system.files import atomic_file, digest, file_digest, write_json
 
 MANIFEST = "manifest.json"
 # Names come from manifests that others may have written: no part begins with a dot, so that none
@@ -400,7 +400,7 @@ def write_entries(folder: Path, entries: Sequence[dict[str, Any]]) -> None:
         # An earlier attempt, with another tokenizer for example, may have left one.
         path.unlink(missing_ok=True)
         return
-    with appearing(path) as file:
+    with atomic_file(path) as file:
         for entry in entries[:_NAMED]:
             file.write((json.dumps(entry, ensure_ascii=False) + "\n").encode())
 

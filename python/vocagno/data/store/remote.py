@@ -13,7 +13,7 @@ from pathlib import Path
 from vocagno.data.store.shards import MAKING, REMEDY, StoreError
 from vocagno.errors import ConfigError
 from vocagno.system.addresses import Address
-from vocagno.system.files import appearing, file_digest
+from vocagno.system.files import atomic_file, file_digest
 from vocagno.system.shared_work import LOCKS, exclusively
 
 _CONNECTIONS = 8
@@ -51,7 +51,7 @@ def local_copy(file: Address, size: int, file_hash: str, *, fresh: bool = False)
     with exclusively(file_hash[:2], folder):  # others wait for it, and fetch none
         if fresh or not path.is_file():
             _make_room(folder, size)
-            with appearing(path) as written:
+            with atomic_file(path) as written:
                 copy = Path(written.name)
                 try:
                     file.get(copy)
@@ -154,7 +154,7 @@ def _fetch(file: Address, path: Path) -> None:
     # kill during the copy, it does so, too.
     mark_file, mark = _mark_file(path), file.mark()
     mark_file.unlink(missing_ok=True)
-    with appearing(path, path.parent / MAKING) as written:
+    with atomic_file(path, path.parent / MAKING) as written:
         file.get(Path(written.name))
     mark_file.write_text(mark)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from vocagno.errors import InputError
-from vocagno.system.files import appearing, digest
+from vocagno.system.files import atomic_file, digest
 
 # Partial files lie apart from the shards: who makes a shard lists them, to remove those of killed
 # processes, and listing 30,000 shards took 65 ms where a shard took 8.
@@ -69,7 +69,7 @@ def write_shard(path: Path, columns: dict[str, pa.Array], description: Descripti
         del fields["refused"]
     # Sorted, so that the same inputs give the same bytes, which the manifest's hash names.
     schema = batch.schema.with_metadata({_METADATA_KEY: json.dumps(fields, sort_keys=True)})
-    with appearing(path, path.parent / MAKING) as file, pa.ipc.new_file(file, schema) as writer:
+    with atomic_file(path, path.parent / MAKING) as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(batch.replace_schema_metadata(schema.metadata))
 
 
