@@ -65,7 +65,7 @@ def test_cases_that_broke_other_aligners(name):
     )
 
 
-def test_reasons_by_hand():
+def test_each_token_without_a_teacher_row_has_its_reason():
     student = [[0, 0], [0, 4], [4, 5], [5, 9], [9, 12], [12, 12]]
     teacher = [[0, 0], [0, 4], [5, 9]]
     mapping = vocagno.align(student, teacher)
@@ -146,12 +146,13 @@ def test_arrays_of_either_width_are_borrowed_and_any_other_is_converted():
         ),
     ],
 )
-def test_bad_input_is_named(arguments, options, error, words):
+def test_align_names_the_argument_that_is_wrong(arguments, options, error, words):
     with pytest.raises(error, match=words):
         vocagno.align(*arguments, **options)
 
 
-def test_extreme_positions():
+def test_positions_at_the_ends_of_int64_are_aligned():
+    """Sees a comparison that overflows."""
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     mapping = vocagno.align([[low, high], [high - 1, high]], [[low, low + 1], [high - 1, high]])
     np.testing.assert_array_equal(mapping, [[0, 2], [1, 2]])
@@ -244,7 +245,8 @@ def test_students_out_of_order_are_refused(student, teacher):
             vocagno.groups(student, teacher)
 
 
-def test_groups_of_batches():
+def test_groups_of_a_batch_are_those_of_its_texts():
+    """Sees rows of one text that are counted from another text's beginning."""
     rng = np.random.default_rng(0)
     for _ in range(100):
         students, teachers, boundaries = random_batch(rng, 20)

@@ -62,14 +62,15 @@ NAMED = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_by_hand(name):
+def test_iou_and_ios_of_cases_by_hand(name):
     student, teacher, mapping, expected = NAMED[name]
     found = vocagno.overlap([student], teacher, [mapping])
     assert found.iou.dtype == found.ios.dtype == np.float64
     np.testing.assert_array_equal((found.iou[0], found.ios[0]), expected)
 
 
-def test_extreme_positions():
+def test_lengths_beyond_int64_have_their_shares():
+    """Sees lengths that overflow: one span is longer than int64 holds."""
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     found = vocagno.overlap([[low, high]] * 2, [[low, 0], [0, high]], [[0, 2], [0, 1]])
     np.testing.assert_allclose(found, [[1, 0.5], [1, 0.5]])

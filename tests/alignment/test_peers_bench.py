@@ -19,11 +19,11 @@ SIDES = [[b"", b"ab", b"c", b"d"], [b"a", b"bc", b"d"]]  # the first token is a 
     ],
     ids=str,
 )
-def test_right_coarser_and_wrong(links, counts):
+def test_links_are_counted_as_right_coarser_or_wrong(links, counts):
     assert count(links, SIDES).tolist() == counts
 
 
-def test_ours_are_right():
+def test_our_aligners_make_no_wrong_or_coarser_link():
     """With trained tokenizers of other families, on texts that both keep."""
     counted = 0
     for own, other in readings([], ["naïve 😊 café", " 17 and 25", "e\u0301 \u1112\u1161"]):

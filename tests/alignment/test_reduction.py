@@ -49,12 +49,13 @@ def on_the_device(losses, mapping, how):
 
 @pytest.mark.parametrize("how", HOW)
 @given(case=losses_and_ranges())
-def test_the_device_agrees(how, case):
+def test_reduction_on_the_device_is_that_on_the_host(how, case):
     expected = vocagno.reduce(*case, how)
     np.testing.assert_allclose(on_the_device(*case, how), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_ranges_thousands_long_on_the_device():
+    """Sees a sum of a long range that loses digits in float32."""
     rng = np.random.default_rng(0)
     losses = rng.exponential(2, 50_000).astype(np.float32)
     first = rng.integers(0, 40_000, 2_000)
@@ -72,7 +73,7 @@ def test_a_huge_loss_reaches_no_other_range_on_the_device(how):
     np.testing.assert_array_equal(on_the_device(losses, mapping, how), expected)
 
 
-def test_types():
+def test_integers_and_float16_are_reduced_as_float32():
     mapping = [[0, 2], [-1, -1]]
     assert vocagno.reduce([1, 3], mapping).tolist()[0] == 3.0
     half = vocagno.reduce(np.array([1, 3], np.float16), mapping, "mean")
@@ -95,7 +96,7 @@ def test_types():
         ([1.0], [[0, 2**40]], "max", ValueError, "mapping"),
     ],
 )
-def test_bad_input_is_named(losses, mapping, how, error, words):
+def test_reduce_names_the_argument_that_is_wrong(losses, mapping, how, error, words):
     with pytest.raises(error, match=words):
         vocagno.reduce(losses, mapping, how)
 

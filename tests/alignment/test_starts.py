@@ -43,7 +43,8 @@ def test_spans_out_of_order_are_refused_as_by_groups(student, teacher):
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, None])
-def test_starts_of_batches(num_threads):
+def test_starts_of_a_batch_are_those_of_its_texts(num_threads):
+    """Sees texts that are mixed up where several threads share a batch."""
     rng = np.random.default_rng(0)
     students, teachers = ([random_spans(rng) for _ in range(4_000)] for _ in range(2))
     student_cu, teacher_cu = (np.cumsum([0, *map(len, side)]) for side in (students, teachers))
@@ -88,7 +89,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_cases(name):
+def test_starts_of_cases_by_hand(name):
     student, teacher, expected = NAMED[name]
     assert vocagno.starts(student, teacher).tolist() == expected
 

@@ -50,7 +50,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_answers_show(check, name):
+def test_the_check_reports_each_wrong_aligner(check, name):
     lines = list(check["differences"](FILE, WRONG[name]))
     assert lines
     if name == "binary searches":

@@ -32,7 +32,7 @@ def stdin(monkeypatch, data):
     )
 
 
-def test_the_mapping_as_json(pair, cli):
+def test_align_prints_tokens_reasons_and_mapping_as_json(pair, cli):
     found = json.loads(cli("align", *pair, "😊 x").out)
     assert found["text"] == "😊 x"
     assert found["student"]["tokens"][:5] == ["▁", "<0xF0>", "<0x9F>", "<0x98>", "<0x8A>"]
@@ -44,7 +44,8 @@ def test_the_mapping_as_json(pair, cli):
     assert len(found["mapping"]) == len(found["student"]["ids"]) == sum(found["counts"].values())
 
 
-def test_the_text_from_a_file_from_stdin_or_as_an_argument(pair, cli, monkeypatch, tmp_path):
+def test_a_text_is_the_same_from_a_file_stdin_or_an_argument(pair, cli, monkeypatch, tmp_path):
+    """Sees line ends or spaces that are lost on one way, and a text that is read as YAML."""
     for any_text in (" ", "null", "[1, 2]", "yes: no", "-"):  # none is read as YAML
         assert cli.json("align", *pair, any_text)["text"] == any_text
     text = "  a\r\nb\u2028é "
@@ -64,14 +65,14 @@ def test_special_tokens_round_the_text(pair, cli):
     assert found["reasons"][0] == "special"
 
 
-def test_a_picture_in_the_terminal(pair, cli):
+def test_picture_draws_bytes_and_counts_unmapped_tokens(pair, cli):
     drawn = cli("align", *pair, "😊 x", "--picture").out
     assert "F0│9F│98│8A" in drawn
     assert "×" in drawn
     assert "1 unmapped (1 special). Coverage: 100 %." in drawn
 
 
-def test_page(pair, cli, tmp_path):
+def test_html_writes_a_page_of_escaped_text_without_script(pair, cli, tmp_path):
     page = tmp_path / "p.html"
     assert cli("align", *pair, "a <b>", "--html", page).out == ""
     html = page.read_text(encoding="utf-8")
@@ -190,13 +191,13 @@ def test_documents_without_a_token_are_named(tokenizers, cli, tmp_path):
     assert "2 truncated" in printed
 
 
-def test_describe(pair, cli):
+def test_describe_names_the_dummy_prefix_and_the_path(pair, cli):
     assert "dummy prefix         a space before every text" in cli("describe", pair[0]).out
     assert cli.json("describe", pair[1])["path"] == "ids"
 
 
 @pytest.mark.slow
-def test_a_reader_that_stops(pair):
+def test_a_closed_pipe_ends_the_command_without_a_traceback(pair):
     """`vocagno align ... | head -c 1`."""
     command = [sys.executable, "-m", "vocagno", "align", *pair, "word " * 20_000]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

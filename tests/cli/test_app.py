@@ -135,7 +135,7 @@ def config(files, tokenizer_files):
         ("more", "more; see `vocagno train --help`"),
     ],
 )
-def test_options_of_training(config, typed, word, complaint):
+def test_a_wrong_option_of_training_is_named(config, typed, word, complaint):
     assert word in complaint("train", "--config", config(), *typed.split())
 
 
@@ -151,7 +151,7 @@ def test_options_of_training(config, typed, word, complaint):
         ({1: 2}, "1"),
     ],
 )
-def test_configurations(config, parts, word, complaint, files):
+def test_a_wrong_entry_of_a_configuration_is_named(config, parts, word, complaint, files):
     import yaml
 
     whole = yaml.safe_load(Path(config()).read_text())
@@ -179,7 +179,7 @@ def test_files_that_hold_no_options(files, content, word, complaint):
         ("output: \udcff\n", "utf-8"),
     ],
 )
-def test_plans_say_it_alike(files, content, word):
+def test_a_wrong_plan_of_a_study_names_its_file(files, content, word):
     from research.study.plan import read_plan
 
     (files / "plan.yaml").write_bytes(content.encode("utf-8", "surrogateescape"))
@@ -212,7 +212,7 @@ def test_a_terminal_without_the_signs(files):
     assert r"<s> </s> <\uff5c\xe9\uff5c>" in words.stdout
 
 
-def test_in_python(files):
+def test_wrong_ids_and_texts_are_named_in_python_too(files):
     spans = vocagno.TokenSpans("student.json")
     size = spans.vocabulary_size
     assert repr(spans) == f"TokenSpans('student.json', vocabulary_size={size}, spans_from='ids')"

@@ -117,7 +117,7 @@ def test_candidates_are_of_the_tokenizer_of_the_scores(
         ("trove.ds", ["--scores", "none"], "this store of scores does not exist"),
     ],
 )
-def test_mistakes_are_named(tmp_path, files, cli, tokens, more, message):
+def test_wrong_options_are_named_and_nothing_is_baked(tmp_path, files, cli, tokens, more, message):
     shown = cli.error(*bake(tmp_path, files, tokens, *more)).splitlines()
     (line,) = (line for line in shown if "error" in line)
     assert message in line

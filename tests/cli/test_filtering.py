@@ -33,7 +33,7 @@ def test_the_report_and_the_files_are_written(tmp_path, words, cli):
     assert "A line is marked if" in cli(*marked).out
 
 
-def test_mistakes_say_the_way_out(tmp_path, words, cli):
+def test_errors_name_the_option_that_helps(tmp_path, words, cli):
     message = cli.error(*words)
     assert "--scores: needed, or --teacher.model; `vocagno score " in message
     scores = "--scores", tmp_path / "scores"

@@ -47,7 +47,7 @@ def test_a_run_with_the_limit_keeps_that_share(
     assert dropped > 0.5
 
 
-def test_it_shows_what_the_limits_keep_of_a_corpus(tmp_path, command, cli):
+def test_limits_are_shown_with_what_they_keep_of_a_corpus(tmp_path, command, cli):
     junk = write_corpus(tmp_path / "junk.jsonl", [*TEXTS, *JUNK])
     table, last = cli(*command, "--corpus", junk).out.strip().split("\n\n")
     heading, *lines = table.splitlines()

@@ -94,6 +94,7 @@ def test_info_counts_as_numpy_does(tmp_path, cli):
 
 
 def test_a_store_without_a_single_loss(tmp_path, cli):
+    """Sees a mean or a quantile of no values."""
     spans = np.array([[0, 1]], np.int32)
     scores = [DocumentScores(spans, np.full(1, np.nan, np.float16))]
     write_scores(tmp_path / "s.arrow", [text_hash("a")], scores, {"teacher": "t"})
@@ -125,7 +126,7 @@ def test_damage_is_named_removed_and_made_again(made, cli):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("made", [[], CANDIDATES], indirect=True, ids=["losses", "candidates"])
-def test_out_and_in_again_are_the_same_bytes(made, tmp_path, cli, monkeypatch):
+def test_an_exported_store_is_imported_with_the_same_bytes(made, tmp_path, cli, monkeypatch):
     monkeypatch.setattr("vocagno.integrations.scores_on_the_hub.SHARDS_PER_FILE", 3)
     store, score = made
     parquet, again = tmp_path / "parquet", tmp_path / "again"

@@ -75,7 +75,7 @@ def test_a_write_that_fails_leaves_nothing_behind(corpus, tmp_path, teacher_mode
 @pytest.mark.parametrize(
     "more", [[], ["--candidates", "3", "--sampled"]], ids=["losses", "candidates"]
 )
-def test_parts_of_a_store(tmp_path, corpus, teacher_model, cli, more):
+def test_parts_of_a_store_finish_to_the_same_bytes(tmp_path, corpus, teacher_model, cli, more):
     """Two parts, and one command that finishes them, give the bytes of one process."""
     options = "--cache", tmp_path / "cache", "--shard_bytes", 40, *more
     score = "score", corpus, "--teacher.model", teacher_model, *options

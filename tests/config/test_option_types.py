@@ -52,7 +52,8 @@ def words_in(hint):
     return [word for one in get_args(hint) for word in words_in(one)]
 
 
-def test_all_classes_are_found():
+def test_the_cases_cover_every_section_of_options():
+    """Sees a section of options that no case tests."""
     assert {case.values[0] for case in CASES} == {Config, *SECTIONS}
 
 

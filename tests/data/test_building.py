@@ -257,7 +257,8 @@ def test_names_outside_the_folder_are_refused(tmp_path, corpus, name):
         check_names([name], tmp_path)
 
 
-def test_how_far_a_store_is(tmp_path, corpus):
+def test_the_state_counts_finished_and_locked_shards(tmp_path, corpus):
+    """Sees a shard counted as done while it is being made, and time left at another speed."""
     folder, found = tmp_path / "store", corpus()
     before = state_of(found, folder, TEXTS)
     assert (before["shards"], before["shards_done"], before["finished"]) == (7, 0, False)

@@ -237,7 +237,7 @@ def test_files_that_are_no_corpus_are_named(tmp_path, name, content, words):
         scan(tmp_path / name)
 
 
-def test_what_is_not_there(tmp_path, monkeypatch):
+def test_a_corpus_that_does_not_exist_is_named(tmp_path, monkeypatch):
     pytest.importorskip("datasets")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for name, words in (

@@ -195,6 +195,7 @@ def test_a_piece_of_a_long_document_aligns_as_the_whole_does(tmp_path, monkeypat
 
 @pytest.mark.parametrize(("length", "limit"), [(300, 3.5), (40, 5.0)])
 def test_what_a_token_costs(tmp_path, length, limit):
+    """Sees an encoding of losses or spans that has become larger."""
     docs = [documents(seed, sizes=(length,))[0] for seed in range(200)]
     hashes = [text_hash(str(i)) for i in range(200)]
     write_scores(tmp_path / "s.arrow", hashes, docs, MADE_FROM)
@@ -364,7 +365,8 @@ def row_store(folder, rows, seq_len=4):
     return RowStore(folder)
 
 
-def test_rows_come_back(tmp_path):
+def test_rows_are_read_as_they_were_written(tmp_path):
+    """Sees ids, documents or bytes of another row, and a special token that gets text."""
     rng = np.random.default_rng(0)
     tokens = tokens_of([5, 0, 11, 1, 2])
     spans = tokens.spans.copy()

@@ -74,6 +74,7 @@ def records(process):
 
 
 def test_the_form_of_addresses():
+    """Sees an address whose slashes were merged, and a path or a drive that is taken for one."""
     for given in ("s3://a/b", "s3:/a/b", Path("s3://a/b"), Address("s3://a//b")):
         assert [str(path_of(given)), str(path_of(given) / "c")] == ["s3://a/b", "s3://a/b/c"]
     for given in ("a/b", "C:/a", "file:///a", "/s3:/a", "a:b"):
@@ -212,7 +213,7 @@ def test_a_server_that_dies_loses_nothing(corpus, server, tmp_path):
     assert server.objects("store") == contents(tmp_path / "whole")
 
 
-def test_missing_rights(corpus, server, capsys):
+def test_missing_rights_name_the_object_and_the_remedy(corpus, server, capsys):
     make(corpus, STORE)
     nobody, reader = server.user(), server.user("s3:ListBucket", "s3:GetObject")
     server.check_rights(on=True)
@@ -230,7 +231,7 @@ def test_missing_rights(corpus, server, capsys):
         make(corpus, "s3://nothing/store")
 
 
-def test_missing_packages(monkeypatch):
+def test_a_missing_package_for_s3_names_the_extra(monkeypatch):
     registry = pytest.importorskip("fsspec.registry")
     monkeypatch.setitem(sys.modules, "s3fs", None)
     monkeypatch.delitem(registry._registry, "s3", raising=False)
@@ -238,7 +239,7 @@ def test_missing_packages(monkeypatch):
         TextStore(STORE)
 
 
-def test_damaged_objects(corpus, server, tmp_path):
+def test_a_damaged_object_is_named_and_never_read(corpus, server, tmp_path):
     """A damaged copy in the cache is fetched again; a damaged object is named, and no wrong row is
     read."""
     make(corpus, STORE)

@@ -190,7 +190,7 @@ def test_a_step_of_the_trainer_is_the_step_of_equation_3(prepared, trained, opti
         assert (parameter - expected).norm() <= 1e-4 * (0.1 * before[name].grad).norm()
 
 
-def test_the_model_stays_what_it_is(trained, prepared):
+def test_a_trained_model_still_evaluates_and_generates(trained, prepared):
     trainer = trained(2, 1)
     model = trainer.model.eval()
     ids = torch.tensor([[1, 5, 9]])
@@ -249,14 +249,14 @@ def test_methods_that_the_trainer_cannot_have_are_refused(trained, guidance):
         trained(2, 1, **guidance)
 
 
-def test_align(tokenizer_files):
+def test_the_align_example_prints_a_line_for_each_token(tokenizer_files):
     files = (tokenizer_files / f"{side}.json" for side in ("student", "teacher"))
     first, *others = run("align", *files, "17 and 25").splitlines()
     assert first.startswith("▁")
     assert all(line.endswith("]") and "[]" not in line for line in others)
 
 
-def test_bits_per_byte(tmp_path, prepared, teacher_model):
+def test_two_models_need_no_more_bits_than_their_mean(tmp_path, prepared, teacher_model):
     (tmp_path / "text.txt").write_text("\n".join(TEXTS[:6]), encoding="utf-8")
     models = prepared / "student", teacher_model
     lines = run("bits_per_byte", *models, tmp_path / "text.txt").splitlines()
@@ -335,7 +335,7 @@ def test_what_the_probe_refuses(asked_of_probe, probe_here, capsys, arguments, m
 
 
 @pytest.mark.skipif(shutil.which("cargo") is None, reason="no Rust toolchain")
-def test_rust():
+def test_the_rust_example_prints_ranges_of_words():
     manifest = EXAMPLES / "rust" / "Cargo.toml"
     target = EXAMPLES.parent / "target" / "examples-rust"
     command = ["cargo", "run", "--quiet", "--locked", "--manifest-path", manifest]

@@ -123,7 +123,7 @@ def megatron_loss(loss_mask, output_tensor):
     return (losses * mask).sum(), mask.sum().to(torch.int)
 
 
-def test_the_loss_function(example):
+def test_weights_multiply_the_loss_and_not_its_count(example):
     draw = torch.Generator().manual_seed(0)
     output = torch.rand(2, 8, generator=draw, requires_grad=True)
     mask = (torch.rand(2, 8, generator=draw) > 0.2).float()
@@ -141,7 +141,7 @@ def test_the_loss_function(example):
     assert example.loss_func(mask, infinite, weights)[0] == expected
 
 
-def test_distilled_logits(example, made):
+def test_the_teacher_s_share_is_added_to_the_weighted_loss(example, made):
     """Without the teacher's share it is the weighted loss; masked labels are not in it."""
     baked = BakedLosses(f"{made[0]}.baked")
     size = baked.buckets().vocabulary_size

@@ -73,7 +73,7 @@ def test_every_cell_runs_and_shows_what_the_text_says(project, monkeypatch, caps
     assert (project / "runs" / "notebook" / "final" / "model.safetensors").is_file()
 
 
-def test_its_links_lead_somewhere():
+def test_every_link_of_the_notebook_leads_to_a_file():
     notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     text = "".join("".join(cell["source"]) for cell in notebook["cells"])
     targets = [part.split(")")[0].split("#")[0] for part in text.split("](")[1:]]

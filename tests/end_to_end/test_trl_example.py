@@ -81,7 +81,7 @@ def train(tokenizers, tmp_path):
     return run
 
 
-def test_its_own_tests(folder):
+def test_the_tests_of_the_example_pass(folder):
     options = "-q -p no:cacheprovider --rootdir=. tests".split()
     paths = filter(None, [str(folder), os.environ.get("PYTHONPATH")])
     done = subprocess.run(
@@ -104,7 +104,7 @@ def test_its_own_tests(folder):
     ],
     ids=["usual", "with EOS", "hybrid"],
 )
-def test_the_same_loss_where_both_agree(versions, train, options):
+def test_losses_and_weights_stay_where_both_versions_agree(versions, train, options):
     (losses, weights), (others, expected) = (
         train(gold, "byte-level", "byte-level-nfc", lmbda=0.0, **options) for gold in versions
     )
@@ -119,7 +119,7 @@ def test_the_same_loss_where_both_agree(versions, train, options):
     [(("llama", "byte-level"), 0.0), (("byte-level", "llama"), 1.0)],
     ids=["given", "sampled"],
 )
-def test_what_it_refuses_is_trained(versions, train, pair, lmbda):
+def test_pairs_that_trl_refuses_are_trained(versions, train, pair, lmbda):
     before, after = versions
     with pytest.raises(NotImplementedError, match="not ByteLevel"):
         train(before, *pair, lmbda=lmbda)

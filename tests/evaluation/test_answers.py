@@ -77,7 +77,7 @@ def test_what_a_completion_chooses(completion, letter):
         (r"\emptyset", "{}"),
     ],
 )
-def test_one_spelling(answer, spelling):
+def test_answers_are_normalised_to_one_spelling(answer, spelling):
     assert normalize(answer) == spelling
 
 
@@ -128,5 +128,5 @@ def test_one_spelling(answer, spelling):
         ("p-q", "q-p", False),
     ],
 )
-def test_equal_answers(answer, gold, equal):
+def test_answers_are_equal_in_any_notation_of_one_value(answer, gold, equal):
     assert matches(answer, gold) is equal

@@ -366,7 +366,7 @@ def hub(tmp_path, monkeypatch):
     return add
 
 
-def test_what_is_fetched_is_what_is_asked(tmp_path, hub, cli):
+def test_fetched_records_become_the_items_that_are_asked(tmp_path, hub, cli):
     mmlu = RECORDS["mmlu_stem"][0]
     others = [{**mmlu, "question": f"What is {n}?"} for n in range(3)]
     hub("gsm8k", {("main", "test"): RECORDS["gsm8k"]})

@@ -150,7 +150,8 @@ def test_odd_answers_get_the_verdict_of_the_library():
     assert count >= 200
 
 
-def test_hostile_strings(tmp_path, monkeypatch):
+def test_hostile_answers_cost_limited_time_and_do_no_harm(tmp_path, monkeypatch):
+    """Sees an answer that hangs the judge, changes a file or spoils the verdict after it."""
     monkeypatch.chdir(tmp_path)
     began, late, count = time.monotonic(), 0, repeats(500, 30)
     with Judge(seconds=0.1) as judge:
@@ -216,7 +217,8 @@ def test_a_process_that_is_killed_idle_changes_no_verdict(taken, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux holds to the limit")
-def test_memory_is_bounded():
+def test_a_judge_has_a_limit_of_memory():
+    """Sees a process of the judge in which an answer could take all memory of the machine."""
     code = "from vocagno.evaluation import judge; judge._limit_memory(64); bytearray(2**28)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stderr.endswith("MemoryError\n")

@@ -83,7 +83,7 @@ OTHER_TYPES["undecided"] = 5
         *(({name: one}, rf"damaged \({name} is {one!r}\)") for name, one in OTHER_TYPES.items()),
     ],
 )
-def test_a_line_of_something_else_is_named(path, line, message):
+def test_a_line_that_is_no_verdict_is_named(path, line, message):
     if isinstance(line, dict):
         line = json.dumps(json.loads(path.read_text()) | line).encode()
     path.write_bytes(path.read_bytes() + line + b"\n")
@@ -119,7 +119,7 @@ def lines(path):
 
 
 @slow
-def test_all_benchmarks(tmp_path, data, model, cli):
+def test_every_item_of_all_benchmarks_is_asked_once(tmp_path, data, model, cli):
     arguments = "eval", model, "--data", data, "--out", tmp_path / "out"
     shown = cli(*arguments)
     assert "AVG (w/o SAT)" in shown.out
@@ -238,7 +238,7 @@ def test_a_start_that_fails_leaves_nothing_to_compare_with(tmp_path, data, model
 
 
 @slow
-def test_what_is_refused(tmp_path, data, model, cli, tokenizers, monkeypatch):
+def test_misleading_evaluations_are_refused(tmp_path, data, model, cli, tokenizers, monkeypatch):
     """Each case would give figures of another model, other questions or cut prompts."""
     error = partial(cli.error, "eval")
     out = ("--out", tmp_path / "out")

@@ -38,7 +38,7 @@ def write(folder, found, **about):
     return data
 
 
-def test_what_was_written_is_read_again(tmp_path):
+def test_results_are_read_as_they_were_written(tmp_path):
     found = measured(gsm8k=(481, 1319), svamp=(1, 3), math=(3, 7))
     write(tmp_path, found)
     assert read_stored(tmp_path, ABOUT) == found
@@ -90,7 +90,7 @@ def test_results_of_another_model_or_setting_are_not_replaced(tmp_path, name):
         ),
     ],
 )
-def test_a_file_of_something_else_is_not_replaced(tmp_path, change):
+def test_a_damaged_file_of_results_is_refused(tmp_path, change):
     path, data = tmp_path / RESULTS, write(tmp_path, measured(gsm8k=(1, 2)))
     for text in (json.dumps(change(data)), json.dumps(data)[:-30]):
         path.write_text(text)
@@ -105,6 +105,7 @@ def test_a_share_of_no_items_or_of_too_many_is_refused(right, count):
 
 
 def test_averages():
+    """Sees a benchmark in a mean whose name leaves it out, and errors added as they are."""
     found = measured(**{name: (right, 10) for right, name in enumerate(PAPER)}).shares
     by_name = found["harness_match"]
     assert by_name["gsm_hard"].value == 0.2

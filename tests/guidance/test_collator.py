@@ -122,7 +122,7 @@ GROUPS = {"unit": "group", "top_fraction": None, "max_threshold": 0.0}
         (2, False, 0.5, [[NAN, NAN]] * 4, 5),
     ],
 )
-def test_groups_by_hand(seq_len, isolate, first_nll, losses, partial):
+def test_a_group_has_a_loss_only_if_it_is_whole(seq_len, isolate, first_nll, losses, partial):
     proofread = scored(PROOFREAD.spans, [first_nll, *PROOFREAD.nll[1:]])
     batch = collate(seq_len, ScoresInOrder([proofread, AB]), isolate, **GROUPS)
     expected = np.array(losses, np.float32).reshape(batch.labels.shape)
@@ -150,7 +150,7 @@ def test_lines_end_with_the_token_that_breaks_them_and_with_documents():
 
 
 @pytest.mark.parametrize(("how", "read"), [("mean", 0.5), ("sum", 1.0), ("min", 0.25)])
-def test_aggregations_by_hand(how, read):
+def test_a_token_has_the_mean_sum_or_least_teacher_loss(how, read):
     assert collate(10, aggregation=how).teacher_loss[0, 2] == read
 
 

@@ -71,7 +71,7 @@ def test_weights_are_equation_4(batch, top_fraction, policy, scope):
     assert not weights.requires_grad
 
 
-def test_weights_by_hand():
+def test_weights_under_each_policy_for_unmapped_tokens_by_hand():
     student = torch.tensor([[3.0, 1.0, 2.0, 5.0, 0.5, 9.0]])
     teacher = torch.tensor([[1.0, 0.9, 1.5, NAN, 0.1, 0.0]])
     labels = torch.tensor([[1, 1, 1, 1, 1, -100]])  # excess: 2, 0.1, 0.5, -, 0.4, padding

@@ -93,7 +93,7 @@ def figures_in_prose():
     }
 
 
-def test_the_figures_in_the_text():
+def test_the_text_has_the_computed_figures():
     for pattern, value in figures_in_prose().items():
         found = re.findall(pattern, PROSE)
         assert len(found) == 1, pattern

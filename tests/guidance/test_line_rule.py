@@ -54,7 +54,7 @@ def test_a_token_without_neighbours_is_never_noise():
 
 @pytest.mark.parametrize("share", [0.001, 0.5, 0.9, 0.99, 1.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_it_is_the_least_that_keeps_the_share(share, seed):
+def test_the_limit_is_the_least_that_keeps_the_share(share, seed):
     rng = np.random.default_rng(seed)
     drawn = rng.exponential(size=rng.integers(1, 3000)).round(rng.integers(1, 4))
     limit = limit_that_keeps(share, drawn)

@@ -174,7 +174,8 @@ def test_positions_are_counted_over_tokens_with_text():
     assert mapping.tolist() == [[-1, -1], [0, 1], [-1, -1], [2, 3], [3, 4]]
 
 
-def test_what_shares_text():
+def test_teacher_tokens_that_overlap_a_piece_share_its_text():
+    """Sees an empty token, or one that only touches the piece, counted as sharing its text."""
     spans = np.array([[0, 3], [3, 3], [3, 5], [5, 9], [9, 12], [0, 4]], np.int32)
     pieces = pieces_of([(4, 9)] * 2, spans, [0, 1, 2], [0, 5, 6], end_bytes=[9, 9])
     inside = pieces.sharing_text([4, 4])

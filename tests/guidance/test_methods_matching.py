@@ -59,7 +59,7 @@ def test_the_gradient_of_alm_is_that_of_tokenkit(small_chunks):
     torch.testing.assert_close(value, torch.tensor(ANCHOR["value"]))
 
 
-def test_weights_of_alm():
+def test_alm_weights_say_which_model_is_surer():
     """Negative where the student is surer; 1 without a group, without a loss, and at a loss of 0
     on both sides; 0 for noise and where nothing is predicted."""
     nll = torch.tensor([[2.0, 4.0, 1.0, 5.0, 5.0, 0.0, 0.0, 3.0, 3.0]])

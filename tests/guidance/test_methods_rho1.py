@@ -129,7 +129,7 @@ PAGES = {"sample_every": 2}
         ),
     ],
 )
-def test_what_does_not_go_together(config, capsys, guidance, more, message):
+def test_methods_that_lack_what_they_need_are_refused(config, capsys, guidance, more, message):
     assert train_here(config("run", guidance=guidance, **more)) == 2
     assert f"guidance.{message}" in capsys.readouterr().err
 

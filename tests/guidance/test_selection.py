@@ -161,7 +161,7 @@ def test_random_ranks_follow_from_seed_and_sample():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["stored", "live"])
-def test_chunks_in_a_run(tmp_path, config, teacher_model, mode):
+def test_a_run_by_chunks_keeps_the_configured_share(tmp_path, config, teacher_model, mode):
     path = config(
         "run",
         teacher_model,

@@ -23,7 +23,7 @@ GOOD = TokenCounts(
         TokenCounts(),
     ],
 )
-def test_covered_text_passes(counts):
+def test_covered_text_and_batches_without_text_pass(counts):
     check_coverage(counts, PAPER)
 
 
@@ -38,7 +38,7 @@ def test_covered_text_passes(counts):
         ({"scored": 900, "unscored": 100}, r"only 90.00% .*have a teacher loss.* unscored \(100"),
     ],
 )
-def test_too_little_names_the_reason_that_matters(counts, words):
+def test_too_little_coverage_names_its_main_cause(counts, words):
     counts = GOOD._replace(**counts)
     with pytest.raises(GuidanceError, match=f"^step 7: {words}"):
         check_coverage(counts, PAPER, "step 7")

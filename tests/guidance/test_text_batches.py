@@ -126,7 +126,7 @@ def test_the_default_rule_drops_a_line_that_the_teacher_cannot_predict(sides):
 @pytest.mark.parametrize(
     "guidance", [GuidanceConfig(), PAPER, GuidanceConfig(method="chunk", top_fraction=0.4)]
 )
-def test_a_batch_trains(sides, guidance):
+def test_the_loss_of_a_batch_is_its_weighted_cross_entropy(sides, guidance):
     student, _ = sides
     *_, batch = made(sides, LINES, guidance)
     batch = batch.to("cpu")
@@ -162,7 +162,8 @@ def test_the_tensors_belong_to_their_guidance(sides):
             selective_cross_entropy(*given, other)
 
 
-def test_everything_moves_to_a_device(sides):
+def test_every_tensor_of_a_batch_moves_to_a_device(sides):
+    """Sees a column that stays on the host."""
     *_, batch = made(sides, LINES, GuidanceConfig())
     moved = batch.to("meta")
     for name in ("input_ids_BT", "labels_BT", "teacher_loss", "weight"):
@@ -187,7 +188,7 @@ def test_no_losses_at_all_and_infinite_ones(sides):
         assert batch.teacher.teacher_loss.isnan().all()
 
 
-def test_what_does_not_belong_together_is_refused(sides):
+def test_inputs_of_other_texts_or_tokenizers_are_refused(sides):
     student, teacher = sides
     own, other = student.encode(LINES), teacher.encode(LINES)
     nll, size = losses(other), student.vocabulary_size
@@ -261,7 +262,7 @@ def test_targets_and_candidates_belong_to_the_texts(sides, tokenizers):
         made(sides, texts, PAPER, candidates=known)
 
 
-def test_texts_without_a_token(sides):
+def test_an_empty_text_trains_its_eos_after_a_bos(sides):
     """Only the end of the text is learnt, and nothing where there is no BOS to learn it from."""
     student, teacher = sides
     own, other = student.encode(["", ""]), teacher.encode(["", ""])

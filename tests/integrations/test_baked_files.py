@@ -75,7 +75,7 @@ def test_copies_open_the_files_themselves(tmp_path, tokens, copied):
     np.testing.assert_array_equal(again.losses, baked.losses)
 
 
-def test_without_weights(tmp_path, tokens):
+def test_weights_that_were_not_baked_are_asked_for(tmp_path, tokens):
     baked = write(tmp_path / "out", tokens, [LOSSES])
     with pytest.raises(TokenFileError, match="has no weights; bake with --weights"):
         baked.weights  # noqa: B018

@@ -161,7 +161,7 @@ def test_weights_are_those_of_training_whatever_the_student_loses(made, rule, lo
     assert 0.1 < (found == 255).mean() < 0.9
 
 
-def test_counts(made):
+def test_the_counts_are_those_of_the_baked_streams(made):
     spans, _, row = made
     streams, counts = baked(made, TOKEN)
     sides, view = collator(made, TOKEN).align([row])
@@ -317,7 +317,7 @@ def test_another_tokenizer_is_refused(whole_file, tmp_path, tokenizers):
         bake_file(open_token_file(negative), other, store, tmp_path / "new2", TOKEN)
 
 
-def test_a_folder_takes_one_thing_only(whole_file, tmp_path, tokenizers, small):
+def test_a_folder_takes_losses_of_one_file_and_rule(whole_file, tmp_path, tokenizers, small):
     spans, store, file = whole_file
     folder = tmp_path / "out"
     bake_file(file, spans, store, folder, TOKEN)

@@ -439,7 +439,7 @@ def test_examples_are_truncated(student, teacher, teacher_tokenizer, length):
                 np.testing.assert_array_equal(some, more[:length])
 
 
-def test_what_cannot_be_done_is_refused(student, teacher, store, teacher_tokenizer, tokenizers):
+def test_unusable_examples_are_refused(student, teacher, store, teacher_tokenizer, tokenizers):
     """Each case would otherwise train on other tokens than are meant, or fail after hours of
     scoring."""
 

@@ -170,7 +170,7 @@ def test_a_special_token_inside_a_response(tokenizers):
     assert small.decode(ids, continues=True) == [" 19So"]
 
 
-def test_errors_name_what_differs(tokenizers):
+def test_texts_that_differ_are_named_with_the_place(tokenizers):
     small, large = TokenSpans(tokenizers["llama"]), TokenSpans(tokenizers["byte-level"])
     own, other = small.encode(["Ana has 3"]).ids, large.encode(["Ana has 4"])
     logprobs = -np.ones(len(other.ids))
@@ -296,7 +296,7 @@ def test_a_student_that_was_sure_of_a_group_gets_even_parts(tokenizers):
     np.testing.assert_allclose(sure, vocagno.credit(*given))
 
 
-def test_other_arguments_are_refused(tokenizers):
+def test_credit_names_the_argument_that_is_wrong(tokenizers):
     small, large = TokenSpans(tokenizers["byte-level"]), TokenSpans(tokenizers["llama"])
     own, other = small.encode(["a text"]).ids, large.encode(["a text"]).ids
     with pytest.raises(ValueError, match="teacher_logprobs: expected one for each of"):

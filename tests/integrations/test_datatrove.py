@@ -335,7 +335,7 @@ def test_a_server_that_has_another_model(tmp_path, scoring, tokenizer_files):
     assert sorted((tmp_path / "store").rglob("*.arrow")) == kept
 
 
-def test_noise_does_not_pass(tmp_path, tokenizers):
+def test_the_remover_passes_texts_without_noisy_lines(tmp_path, tokenizers):
     write_line_losses(tmp_path / "scores", tokenizers["byte-level"], NOISY)
     documents = [Document(text, str(number)) for number, text in enumerate(NOISY)]
     step = steps.NoiseRemover(tmp_path / "scores", missing="drop")

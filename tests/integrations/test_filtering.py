@@ -108,7 +108,7 @@ def test_marks_are_ranges_of_characters(tmp_path, store):
             assert text == without_noise(record["text"])
 
 
-def test_whole_documents_go(tmp_path, store):
+def test_unit_document_omits_whole_documents(tmp_path, store):
     path = write_records(tmp_path / "in" / "c.jsonl")
     fields = run(path, store, tmp_path / "out", unit="document")
     records = read_records(tmp_path / "out" / "c.jsonl")
@@ -177,7 +177,7 @@ def test_documents_without_scores(tmp_path, store, missing):
         run(path, store, out)
 
 
-def test_mistakes_are_named(tmp_path, store):
+def test_folders_and_rules_that_cannot_be_used_are_named(tmp_path, store):
     path, out = write_records(tmp_path / "in" / "c.jsonl"), tmp_path / "out"
     with pytest.raises(InputError, match="holds the corpus itself"):
         run(path, store, path.parent)

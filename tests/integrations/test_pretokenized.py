@@ -257,7 +257,7 @@ def test_a_mark_that_nfc_composed_is_told_as_composed(tokenizers):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("teacher", ["qwen2.5", "llama-3", "deepseek-llm"])
-def test_real_corpora_of_ids(teacher):
+def test_ids_of_real_tokenizers_give_the_spans_of_their_texts(teacher):
     texts = shared_texts("math-valid")[:40]
     sides = [TokenSpans(shared("tokenizers", f"{n}.json.gz")) for n in ("tinyllama", teacher)]
     own, other = (side.encode(texts) for side in sides)

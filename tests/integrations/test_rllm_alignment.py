@@ -68,7 +68,7 @@ def test_a_loss_is_divided_among_the_tokens_that_share_it(sides):
     assert given == pytest.approx(whole)  # every log-probability of the text, and once
 
 
-def test_from_a_cut_of_the_teacher_on_tokens_keep_their_own(sides):
+def test_tokens_after_a_cut_of_the_teacher_keep_their_own(sides):
     (_, ids), (_, teacher_ids) = sides
     whole, cut = aligned(sides), aligned(sides, logprobs(teacher_ids, 1)[:20])
     first = next(row for row, pair in enumerate(zip(whole, cut, strict=True)) if pair[0] != pair[1])
@@ -83,7 +83,8 @@ def test_a_text_that_is_not_there_gives_no_signal(sides, caplog):
         aligned(sides, parts=("", ""))
 
 
-def test_it_takes_the_place_of_theirs(monkeypatch):
+def test_install_replaces_both_names_of_the_function(monkeypatch):
+    """Sees a name under which rLLM would still call its own function."""
     inner = SimpleNamespace(align_teacher_logprobs=None)
     distill = SimpleNamespace(align_teacher_logprobs=None, alignment=inner)
     trainer = SimpleNamespace(distill=distill)

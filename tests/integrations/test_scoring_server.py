@@ -109,7 +109,7 @@ def test_losses_are_those_of_the_server(served, protocol):
         (math.inf, ServerError),
     ],
 )
-def test_what_is_no_log_probability(served, protocol, found, loss):
+def test_a_number_that_is_no_log_probability_is_no_loss(served, protocol, found, loss):
     url, state = served
     state.change = lambda given, ids: [*given[:3], found, *given[4:]]
     score = scorer(url, protocol=protocol).score([Window(np.arange(5, 15), 1)])
@@ -215,7 +215,7 @@ def test_damaged_candidates_are_refused_or_those_of_one_token(protocol):
     assert others
 
 
-def test_failures_that_pass(served):
+def test_requests_are_repeated_until_the_server_answers(served):
     url, state = served
     state.statuses = [503, 0, 429, 500, 502, 504]
     (window,) = windows(1)
@@ -239,7 +239,8 @@ def test_an_address_that_is_none_is_refused_at_once(address):
         (400, r"status 400: .*as asked", 1),  # asking again would not help
     ],
 )
-def test_failures_that_stay(served, monkeypatch, status, words, tries):
+def test_a_failure_that_stays_ends_after_its_tries(served, monkeypatch, status, words, tries):
+    """Sees a request that is repeated where asking again cannot help."""
     url, state = served
     monkeypatch.setattr(module, "_TRIES", 2)
     state.statuses = [status] * 9
@@ -285,7 +286,7 @@ def test_so_many_requests_are_under_way(served):
     assert state.most == 5
 
 
-def test_what_the_server_has(served, reader):
+def test_a_server_without_the_model_or_context_is_refused(served, reader):
     url, state = served
     engine(url, reader).check()
     state.models = [*state.models, {"id": "other"}]
@@ -329,7 +330,8 @@ def test_a_server_that_computes_nothing_is_refused(served, reader, protocol, con
         engine(url, reader, protocol=protocol).check()
 
 
-def test_differences():
+def test_losses_that_are_missing_elsewhere_differ_infinitely():
+    """Sees a missing loss that is compared as a number."""
     first = np.array([1, 2, np.nan, 3], np.float32)
     assert module.difference(first, first) == 0
     assert module.difference(first, first + np.float32(0.5)) == 0.5
@@ -435,7 +437,7 @@ def score(served, corpus, tmp_path, tokenizer_files):
 
 
 @pytest.mark.slow
-def test_the_command(served, score, tmp_path, capsys):
+def test_score_resumes_after_the_server_has_failed(served, score, tmp_path, capsys):
     """A server that dies in the middle costs a shard; the store ends in the same bytes."""
     _, state = served
     assert score("whole") == 0
@@ -543,7 +545,7 @@ def test_parts_and_finished_stores(served, score, tmp_path, capsys, tokenizer_fi
     assert score("parts") == 0
 
 
-def test_what_is_noted(served, reader, tmp_path):
+def test_the_probe_is_noted_and_compared(served, reader, tmp_path):
     """A text and its losses. The text counts that was noted, even by another release."""
     url, state = served
     state.change = lambda found, ids: [*found[:3], None, *found[4:]]

@@ -166,7 +166,7 @@ def test_missing_files_are_named(tmp_path):
             open_token_file(tmp_path / name)
 
 
-def test_what_a_npy_needs(tmp_path):
+def test_a_npy_without_what_it_needs_is_refused(tmp_path):
     """A wrong type, boundary or header would give other documents of the same bytes, without an
     error."""
     path = write_numpy(tmp_path / "c.npy", DOCUMENTS)
@@ -197,7 +197,8 @@ def test_what_a_npy_needs(tmp_path):
         open_token_file(write_datatrove(tmp_path / "c.ds", DOCUMENTS), eos_id=EOS)
 
 
-def test_the_hashes_of_a_file(tmp_path):
+def test_hashes_change_with_the_part_that_they_cover(tmp_path):
+    """Sees a change of one byte that leaves the hash of its part as it was."""
     path = tmp_path / "large"
     data = np.random.default_rng(0).bytes((5 << 20) + 1)
     path.write_bytes(data)

@@ -406,7 +406,7 @@ def test_options_that_would_be_ignored_are_refused(tmp_path, options, arguments,
         trainer(tmp_path, arguments=arguments, **options)
 
 
-def test_a_model_is_given_not_made(tmp_path):
+def test_model_init_is_refused(tmp_path):
     arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to=[])
     with pytest.raises(ValueError, match="model_init: not supported"):
         GuidedTrainer(None, arguments, guidance=GUIDANCE, model_init=lambda: tiny_llama(50))
@@ -421,7 +421,7 @@ def test_gpus_that_cannot_be_used_are_refused():
         _check_arguments(several)
 
 
-def test_nothing_is_predicted(tmp_path):
+def test_predict_is_refused_for_lack_of_logits(tmp_path):
     with pytest.raises(ValueError, match="predict: a guided trainer computes no logits"):
         trainer(tmp_path).predict(examples())
 

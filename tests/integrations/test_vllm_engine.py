@@ -56,7 +56,7 @@ def all_losses(folder):
 
 
 @pytest.mark.slow
-def test_the_command(teacher_model, corpus, tmp_path, capsys):
+def test_scores_of_vllm_are_ours_and_name_the_engine(teacher_model, corpus, tmp_path, capsys):
     """The losses are ours, also over windows that overlap; the engine stands in what they are
     made from."""
     command = ["score", str(corpus), "--teacher.model", str(teacher_model)]
@@ -121,7 +121,7 @@ def test_what_vllm_is_asked_for(teacher_model, monkeypatch):
 
 
 @pytest.mark.parametrize("found", [None, -np.inf, np.nan, 0.5])
-def test_what_is_no_log_probability(teacher_model, found):
+def test_a_number_that_is_no_log_probability_is_no_loss(teacher_model, found):
     def change(flat):
         flat.logprobs[2] = found
         return flat
@@ -163,7 +163,7 @@ def test_log_probabilities_of_other_tokens(teacher_model, change):
         list(scorer.score([window()]))
 
 
-def test_without_vllm(teacher_model, corpus, tmp_path, monkeypatch, capsys):
+def test_a_missing_vllm_is_named_at_once(teacher_model, corpus, tmp_path, monkeypatch, capsys):
     """It is said before the weights are hashed."""
     monkeypatch.setattr(vllm_engine, "find_spec", lambda name: None)
     command = ["score", str(corpus), "--teacher.model", str(teacher_model)]
@@ -173,7 +173,7 @@ def test_without_vllm(teacher_model, corpus, tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "cache" / "weights").exists()
 
 
-def test_what_vllm_cannot_do(teacher_model, tmp_path, monkeypatch):
+def test_teachers_that_vllm_cannot_run_are_refused(teacher_model, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"set teacher\.context to at most 2046"):
         engine(teacher_model, context=2047).check()
     fits = engine(teacher_model, context=2046)

@@ -36,7 +36,7 @@ def test_every_sequence_is_read_once(lengths, batch_tokens, width):
             assert sum(lengths[number] for number in row) <= max(width, lengths[row[0]])
 
 
-def test_packs_by_hand():
+def test_the_longest_sequence_goes_first():
     """The longest first, each into the fullest row with room."""
     assert list(packs([3, 9, 5, 6, 1, 4], 20, 10)) == [[[1, 4], [3, 5]], [[2, 0]]]
     assert list(buckets([3, 9, 5, 6, 1, 4], 10)) == [[[1]], [[3]], [[2], [5]], [[0], [4]]]

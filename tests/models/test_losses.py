@@ -9,7 +9,7 @@ from vocagno.models import losses
 from vocagno.models.losses import causal_shift, teacher_guided_loss
 
 
-def test_the_shift_by_hand():
+def test_labels_are_the_next_ids():
     inputs, labels = causal_shift(np.array([[5, 6, 7]], np.int32))
     assert inputs.tolist() == [[5, 6]]
     assert labels.tolist() == [[6, 7]]

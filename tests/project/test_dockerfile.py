@@ -44,7 +44,7 @@ def test_versions_and_extras_are_those_of_the_project():
         assert re.search(rf"^{extra} = \[", PROJECT, re.MULTILINE), extra
 
 
-def test_it_runs_the_command_and_not_as_root():
+def test_the_image_runs_the_command_and_not_as_root():
     (entry,) = re.findall(r'^ENTRYPOINT \["(.*)"\]$', FINAL, re.MULTILINE)
     assert re.search(rf'^{entry} = "vocagno\.cli', PROJECT, re.MULTILINE)
     (user,) = re.findall(r"^USER (.*)$", FINAL, re.MULTILINE)

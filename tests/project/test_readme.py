@@ -18,7 +18,7 @@ def test_the_example_runs_with_nothing_prepared(tmp_path, monkeypatch, capsys):
     assert len(printed) == 7
 
 
-def test_what_it_names_exists():
+def test_targets_and_files_that_the_readme_names_exist():
     root = README.parent
     for target in re.findall(r"^    make ([a-z-]+)", TEXT, re.MULTILINE):
         assert f"\n{target}:" in (root / "Makefile").read_text()

@@ -39,7 +39,7 @@ def change(path, found, replacement):
     path.write_text(text, "utf-8")
 
 
-def test_no_copy_differs():
+def test_every_file_has_one_version():
     assert list(SCRIPT["differences"](ROOT)) == []
 
 

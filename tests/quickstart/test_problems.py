@@ -152,7 +152,7 @@ def test_both_tokenizers_are_lossless(tokenizer, text):
     assert tokenizer.unk_token_id is None or tokenizer.unk_token_id not in ids
 
 
-def test_the_families_differ(folders):
+def test_the_tokenizers_differ_in_special_tokens_and_digits(folders):
     student, teacher = map(transformers.AutoTokenizer.from_pretrained, folders)
     assert (len(student), len(teacher)) == (
         tokenizers.STUDENT_VOCABULARY,

@@ -39,7 +39,7 @@ def small(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_it_ends_in_a_table_and_a_page(small, capsys):
+def test_the_quickstart_ends_in_a_table_and_a_page(small, capsys):
     assert main(["quickstart"]) == 0
     output = capsys.readouterr().out
     lines = {line.split()[0]: line.split() for line in output.splitlines() if line.strip()}
@@ -85,7 +85,7 @@ def test_the_students_differ_in_guidance_only():
 
 
 @pytest.mark.parametrize("seeds", [0, -3])
-def test_it_needs_a_seed(small, capsys, monkeypatch, seeds):
+def test_a_number_of_seeds_below_one_is_refused_at_once(small, capsys, monkeypatch, seeds):
     monkeypatch.setattr(students, "make_assets", lambda: pytest.fail("made something"))
     assert main(["quickstart", "--seeds", str(seeds)]) == 2
     assert f"--seeds: expected at least 1, got {seeds}" in capsys.readouterr().err

@@ -148,7 +148,7 @@ def test_what_is_measured_is_not_done_again(tmp_path, plan_file, trained):
     assert [run.held_out_loss for run in again] == [1.0, 1.1, 0.5, 0.6]
 
 
-def test_tables_and_figures(tmp_path, plan_file, trained, capsys):
+def test_a_study_writes_its_table_its_runs_and_its_figure(tmp_path, plan_file, trained, capsys):
     out = tmp_path / "study"
     command = [str(plan_file()), "--out", str(out)]
     assert main([*command, "--report"]) == 2
@@ -175,7 +175,7 @@ def test_tables_and_figures(tmp_path, plan_file, trained, capsys):
     assert len(trained) == 4
 
 
-def test_a_part_of_a_plan(tmp_path, plan_file, trained, capsys):
+def test_only_named_variants_and_their_baselines_are_trained(tmp_path, plan_file, trained, capsys):
     """Named variants, and those that they are compared with; the rest may follow later."""
     more = {"top 10 %": {}, "top 30 %": {"against": "top 10 %"}, "top 40 %": {}}
     given = yaml.safe_load(plan_file().read_text())["variants"] | more
@@ -416,7 +416,7 @@ def test_confidence_is_added_to_what_was_measured_before(study, trained, monkeyp
     assert trained == ["cpt-0"]
 
 
-def test_a_study_that_asks_at_steps(tmp_path, study_config, monkeypatch):
+def test_answers_during_training_give_the_steps_to_80_percent(tmp_path, study_config, monkeypatch):
     config = study_config(steps=5, checkpoint_every=5, keep_checkpoints=1)
     path = tmp_path / "plan.yaml"
     plan = {"config": str(config), "seeds": [1], "baseline": "cpt", "variants": NAIVE}

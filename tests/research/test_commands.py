@@ -115,7 +115,7 @@ def test_figure_and_csv_are_written(run, tmp_path, capsys, command, out, magic, 
         (["granularity"], "not even one sequence of 2,048; give more text or a smaller seq_len"),
     ],
 )
-def test_errors(run, tmp_path, capsys, command, words):
+def test_wrong_options_are_named_and_no_file_is_written(run, tmp_path, capsys, command, words):
     assert run(*command) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")

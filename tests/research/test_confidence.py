@@ -82,7 +82,7 @@ def test_the_temperature_is_that_of_the_smallest_loss(scale, monkeypatch):
     assert found.tempered_loss == pytest.approx(float(at_it), abs=1e-5)
 
 
-def test_temperatures_at_the_ends():
+def test_temperatures_stay_within_their_bounds():
     states, head, labels = drawn(1.0)
     logits = head.logits(states)
     always = confidence_of_states(states, head, logits.argmax(1), 1)

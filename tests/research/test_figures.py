@@ -105,7 +105,7 @@ def test_characters_that_are_cut_take_more_columns(spans):
         draw_tokens(aligned(spans, "Ψ" * 40))
 
 
-def test_panels_are_levels(spans):
+def test_each_panel_shows_the_shares_of_the_levels(spans):
     found = [
         granularity(spans["llama"], spans[teacher], [TEXTS], seq_len=8)
         for teacher in ("byte-level", "llama")

@@ -134,7 +134,7 @@ def test_the_same_tokenizer_shares_everything(spans):
         (10**6, "the texts have .* student tokens, not even one"),
     ],
 )
-def test_what_cannot_be_measured(spans, seq_len, words):
+def test_a_text_below_one_sequence_is_refused(spans, seq_len, words):
     with pytest.raises(InputError, match=words):
         granularity(spans["llama"], spans["llama"], [TEXTS], seq_len=seq_len)
 

@@ -118,7 +118,7 @@ def test_random_scores_keep_the_share(tmp_path, corpus, train, share):
     assert found["weight_of_others"] == pytest.approx(share, abs=0.02)
 
 
-def test_known_spans():
+def test_a_text_is_split_into_kept_and_dropped_spans():
     """Stretches of text, and words with the white space before them."""
     document = NoisyText("ab é noise\nx", np.array([[2, 3], [3, 5], [7, 9]]))
     scores = oracle(document)

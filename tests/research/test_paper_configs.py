@@ -167,7 +167,7 @@ def test_a_file_is_a_run_of_the_paper(parse, name):
         ("Fig. 7b | λ = 1.5", {"method": "uld", "distillation_weight": 1.5}),
     ],
 )
-def test_a_row_is_what_it_says(parse, row, options):
+def test_a_row_of_the_paper_has_its_options(parse, row, options):
     guidance = parse(ROWS[row]).guidance
     assert {name: getattr(guidance, name) for name in options} == options
 
@@ -226,7 +226,7 @@ def covering():
 
 
 @pytest.mark.parametrize("name", repeats(NAMES, list(covering())))
-def test_a_file_trains(parse, small, tmp_path, name):
+def test_a_configuration_of_the_paper_trains(parse, small, tmp_path, name):
     options = small(parse(name), tmp_path / "run")
     assert train_here(FOLDER / f"{name}.yaml", *options) == 0
     steps = metrics(tmp_path / "run")[0]

@@ -53,7 +53,7 @@ def test_names_become_folders():
         ({"tables": {"数学": ["cpt"]}}, "tables: '数学': leaves no name for its figure; use"),
     ],
 )
-def test_plans_that_make_no_sense(plan_file, parts, message):
+def test_a_contradictory_plan_names_its_entry(plan_file, parts, message):
     with pytest.raises(ConfigError, match=message):
         read_plan(plan_file(**parts))
 

@@ -67,7 +67,7 @@ def test_a_run_that_another_process_trains_is_waited_for(tmp_path, plan_file, tr
     assert words in capsys.readouterr().err
 
 
-def test_the_error_is_quoted():
+def test_the_error_is_found_in_a_log():
     progress = "training: 40 % (2 of 5 steps)\rWriting model shards: 100%\n\n"
     assert error_line(f"a\nerror: data.train: no such file\n{progress}") == (
         "error: data.train: no such file"

@@ -71,19 +71,19 @@ def test_a_status_is_explained(hub, folder, status, words, error, place):
     assert words in str(found)
 
 
-def test_no_token(hub, folder, monkeypatch):
+def test_a_missing_token_names_its_variable(hub, folder, monkeypatch):
     uses_hub(monkeypatch, hub, token=None)
     assert "set HF_TOKEN" in str(refused(HubRepository("thing", "model", True), folder))
 
 
 @pytest.mark.parametrize("name", ["a b", "a/b/c", "--"])
-def test_a_wrong_name(hub, folder, name):
+def test_a_wrong_name_makes_no_repository(hub, folder, name):
     found = refused(HubRepository(name, "model", True), folder)
     assert (type(found), hub.private) == (HubError, {})
 
 
 @pytest.mark.parametrize("place", ["create", "validate-yaml", "preupload", "commit"])
-def test_a_server_that_dies(hub, folder, place):
+def test_a_push_that_broke_off_can_be_repeated(hub, folder, place):
     hub.dies_at = place
     found = refused(HubRepository("thing", "model", True), folder)
     assert isinstance(found, HubUnreachableError)

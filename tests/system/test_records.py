@@ -21,7 +21,7 @@ class Whole(TypedDict, total=False):
     more: Any
 
 
-def test_what_passes_is_the_value_itself():
+def test_a_valid_record_is_returned_itself():
     value = {
         "losses": [1, 2.5, None, float("nan"), -float("inf")],
         "share": 0.5,

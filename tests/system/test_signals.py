@@ -58,7 +58,7 @@ def test_errors_become_a_status_and_one_line(error, status, printed, capsys):
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), missing(name="vocagno.x"), SystemExit(3)])
-def test_other_exceptions_pass(error):
+def test_exceptions_that_are_bugs_pass(error):
     with pytest.raises(type(error)):
         exit_status(failing(error))
 

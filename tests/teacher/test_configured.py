@@ -160,7 +160,7 @@ def test_sampled_candidates_do_not_depend_on_the_batch(teacher_model):
     np.testing.assert_allclose(np.mean(numbers, 0), 0.5, atol=0.03)
 
 
-def test_windows_by_hand():
+def test_windows_overlap_and_score_each_token_once():
     def cut(*arguments):
         return [(w.start, w.stop, w.score_from) for w in cuts(*arguments)]
 

@@ -170,6 +170,7 @@ def check_that_cuts_are_hard(rows, teacher_model):
 
 
 def test_what_is_counted_is_what_the_teacher_will_say(setting):
+    """Sees counts of other tokens than those that get a loss from the teacher."""
     rows, _, build = setting
     live, collator = build()
     batch = collator([rows[index] for index in range(len(rows))])
@@ -181,8 +182,8 @@ def test_what_is_counted_is_what_the_teacher_will_say(setting):
     assert counts["scored"] == counts["scorable"] > 500
 
 
-def test_a_collator_goes_to_a_worker(setting):
-    """One that is not forked."""
+def test_a_collator_is_pickled_whole(setting):
+    """Sees state that only a forked worker would have."""
     rows, _, build = setting
     collator = build()[1]
     sent = pickle.loads(pickle.dumps(collator))

@@ -131,7 +131,7 @@ def shards(store):
 
 
 @pytest.mark.parametrize("protocol", ["vllm", "openai"])
-def test_each_protocol(folder, server, ours, tmp_path, protocol):
+def test_each_protocol_gives_our_losses(folder, server, ours, tmp_path, protocol):
     arguments = by_server(folder, tmp_path / "store", server, shard_bytes=100_000)
     assert main([*arguments, "--teacher.protocol", protocol]) == 0
     store = ScoreStore(tmp_path / "store")
@@ -140,7 +140,7 @@ def test_each_protocol(folder, server, ours, tmp_path, protocol):
     assert max(len(store.document(n).nll) for n in range(len(store))) > 3 * CONTEXT
 
 
-def test_candidates(folder, server, ours, tmp_path):
+def test_candidates_are_those_of_transformers(folder, server, ours, tmp_path):
     """Of the server, and of vLLM in process: those of transformers."""
     options = {"shard_bytes": 100_000}
     model = ["--teacher.model", folder / "model", "--candidates", 5]

@@ -102,7 +102,7 @@ def test_a_store_with_candidates_serves_the_other_rules_with_the_same_rows(
 
 
 @pytest.mark.slow
-def test_one_store_two_students(tmp_path):
+def test_one_store_serves_students_of_two_tokenizers(tmp_path):
     """TinyLlama's and GPT-2's tokenizers under one teacher, whose scores nobody makes again."""
     definition = shared("tokenizers", "pythia.json.gz")
     teacher = tmp_path / "teacher"

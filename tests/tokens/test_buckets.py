@@ -179,7 +179,7 @@ def test_the_promises_hold_for_every_pair(tokenizers, student):
 
 
 @pytest.mark.parametrize("name", NINE)
-def test_a_tokenizer_and_itself(tokenizers, name):
+def test_a_tokenizer_and_itself_have_the_same_buckets(tokenizers, name):
     side = TokenSpans(tokenizers[name])
     made = vocagno.buckets(side, side)
     np.testing.assert_array_equal(made.student, made.teacher)

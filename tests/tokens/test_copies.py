@@ -24,7 +24,7 @@ def check_same(left, right):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_pickles_and_copies(tokenizers, family):
+def test_a_pickled_or_copied_tokenizer_encodes_alike(tokenizers, family):
     spans = TokenSpans(tokenizers[family])
     expected = spans.encode(ALL_TEXTS)
     for other in (pickle.loads(pickle.dumps(spans)), copy.deepcopy(spans), copy.copy(spans)):
@@ -72,7 +72,8 @@ def test_what_becomes_of_the_callers_tokenizer_does_not_reach_it(tokenizers):
     assert spans.token_id("sum") is None
 
 
-def test_threads_share_one(tokenizers):
+def test_threads_that_share_a_tokenizer_encode_alike(tokenizers):
+    """Sees a tokenizer whose state is changed by several calls at the same time."""
     spans = TokenSpans(tokenizers["byte-level-nfc"])
     expected = TokenSpans(tokenizers["byte-level-nfc"]).encode(ALL_TEXTS)
     with ThreadPoolExecutor(8) as threads:
@@ -86,7 +87,7 @@ def ids_of(spans, texts):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_worker_processes(tokenizers, method):
+def test_a_worker_process_encodes_alike(tokenizers, method):
     spans = TokenSpans(tokenizers["llama"])
     with multiprocessing.get_context(method).Pool(1) as pool:
         assert pool.apply(ids_of, (spans, ALL_TEXTS)) == ids_of(spans, ALL_TEXTS)

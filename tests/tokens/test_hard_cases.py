@@ -292,9 +292,9 @@ def test_32_the_same_vocabulary_is_the_identity(families):
 
 
 ELSEWHERE = {
-    5: "tokens/test_tokenizer_checks.py::test_wrong_offsets",
+    5: "tokens/test_tokenizer_checks.py::test_a_tokenizer_with_wrong_offsets_is_refused",
     26: "tokens/test_tokenizer_checks.py::test_what_has_no_offsets_is_refused",
-    28: "models/test_losses.py::test_the_shift_by_hand",
+    28: "models/test_losses.py::test_labels_are_the_next_ids",
     29: "alignment/test_mapping.py::"
     "test_arrays_of_either_width_are_borrowed_and_any_other_is_converted",
     30: "alignment/test_reduction.py::test_reduce_is_its_definition",

@@ -23,7 +23,7 @@ def same(left, right):
     return all(np.array_equal(getattr(left, name), getattr(right, name)) for name in fields)
 
 
-def test_one_text_by_its_index(spans, tokens):
+def test_an_index_gives_the_tokens_of_one_text(spans, tokens):
     for index, text in enumerate(STRINGS):
         assert same(tokens[index], spans.encode([text]))
         assert same(tokens[index - len(STRINGS)], tokens[np.int64(index)])
@@ -56,7 +56,7 @@ def test_texts_one_after_the_other(tokens):
     assert [nothing.ids.dtype, nothing.cu_seqlens.dtype] == [np.int32, np.int64]
 
 
-def test_equal_is_the_same_object(tokens):
+def test_batches_of_tokens_are_compared_by_identity(tokens):
     same_object = tokens
     assert tokens == same_object
     assert tokens != tokens[:]

@@ -43,7 +43,7 @@ def test_ids_prove_plain_text_and_offsets_give_the_same_spans(tokenizers, family
     pairs.check_both_ways(spans.encode(ALL_TEXTS), closed, ALL_TEXTS)
 
 
-def test_sources(tokenizers, tmp_path):
+def test_any_source_of_a_tokenizer_gives_the_same_tokens(tokenizers, tmp_path):
     tokenizer = tokenizers["byte-level"]
     plain, packed = tmp_path / "tokenizer.json", tmp_path / "t.json.gz"
     tokenizer.save(str(plain))
@@ -94,7 +94,7 @@ def test_a_transformers_tokenizer_and_its_truncation(tokenizers):
 @example(texts=["\u00b4\ufdfa"], student="unigram", teacher="byte-level")
 @example(texts=["<s>\u2028 <s>"], student="llama", teacher="metaspace-first")
 @example(texts=["\u0130\u0307"], student="word-piece", teacher="byte-level-nfc")
-def test_any_unicode_text(tokenizers, texts, student, teacher):
+def test_spans_of_any_unicode_text_agree_both_ways(tokenizers, texts, student, teacher):
     """Covered, in order, equal to the oracle, and the same by both ways where ids prove it."""
     left, right = (TokenSpans(tokenizers[name]) for name in (student, teacher))
     tokens, _, _ = pairs.check_pair(left, right, texts)

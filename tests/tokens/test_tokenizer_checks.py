@@ -98,7 +98,7 @@ def test_what_old_transformers_make_of_a_tokenizer_is_refused(misdeclared):
     ],
     ids=["zero width", "shifted", "backwards", "outside", "lost text"],
 )
-def test_wrong_offsets(tokenizers, alter, message):
+def test_a_tokenizer_with_wrong_offsets_is_refused(tokenizers, alter, message):
     with pytest.raises(TokenizerError, match=message):
         check(tokenizers, "byte-level", alter)
 
@@ -113,7 +113,7 @@ def test_some_zero_width_offsets_of_blanks_are_fine(tokenizers):
     )
 
 
-def test_lost_spaces():
+def test_a_tokenizer_that_loses_spaces_is_refused():
     """As transformers 5 before 5.22 loads DeepSeek's: no token holds a space any more."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -127,7 +127,7 @@ def test_lost_spaces():
         TokenSpans(tokenizer)
 
 
-def test_dropout(tokenizers):
+def test_a_tokenizer_with_dropout_is_refused(tokenizers):
     tokenizer = type(tokenizers["byte-level"]).from_str(tokenizers["byte-level"].to_str())
     tokenizer.model.dropout = 0.9
     with pytest.raises(TokenizerError, match=r"once as .* switch its dropout off"):

@@ -17,7 +17,7 @@ from vocagno import TokenSpans
         ("unigram", "offsets", "metaspace", "NFKC"),
     ],
 )
-def test_describe(tokenizers, family, path, dummy, normalizer):
+def test_describe_says_how_spans_are_found(tokenizers, family, path, dummy, normalizer):
     described = TokenSpans(tokenizers[family]).describe()
     assert (described.path, described.dummy_prefix) == (path, dummy)
     assert described.normalizer == normalizer

@@ -50,7 +50,7 @@ def run(tmp_path, config, stores):
 
 
 @pytest.mark.slow
-def test_the_mean_of_several_teachers(run, stores, tmp_path, capsys):
+def test_another_mean_of_teachers_is_another_run(run, stores, tmp_path, capsys):
     alone = run("alone", [])
     assert run("twice", [("first", 3.0)]) == pytest.approx(alone, abs=1e-6)
     both = run("both", [("second", 1.0)])

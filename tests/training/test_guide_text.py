@@ -214,7 +214,7 @@ def test_why_is_said_of_each_kind_of_token(guide):
     assert whys(bos="<|endoftext|>")["▁The"][2] is None
 
 
-def test_where_a_teacher_is_matched(guide, teacher_model):
+def test_alm_shows_who_is_ahead_and_distill_where_a_token_starts(guide, teacher_model):
     """All train. `alm` asks which model is ahead, `distill` for a token that starts there."""
     text = f"{TEXT}\ndef f(a):\n    return -a\n    \n        pass"
     alm, distill = (guide(text, method=name, top_fraction=None) for name in ("alm", "distill"))

@@ -263,6 +263,6 @@ def test_a_tracker_that_is_not_installed_is_named(config, monkeypatch, capsys):
     assert "train.log_with: wandb is not installed; `pip install wandb`" in capsys.readouterr().err
 
 
-def test_what_trackers_get_are_numbers():
+def test_trackers_get_nested_counts_as_flat_numbers():
     entry = {"step": 3, "loss": 1.5, "unmapped": {"hole": 2}, "spikes": [{}, {}]}
     assert _numbers(entry) == {"loss": 1.5, "unmapped/hole": 2, "spikes": 2}

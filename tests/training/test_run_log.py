@@ -37,7 +37,7 @@ def test_reading_needs_numpy_alone():
     assert not modules_after("import vocagno.training.run_log") & {"torch", "matplotlib"}
 
 
-def test_what_a_run_comes_to(naive, guided):
+def test_a_log_is_summed_to_tokens_losses_and_speed(naive, guided):
     assert read_run(naive).as_dict() == {
         "steps": 4,
         "tokens": 400,

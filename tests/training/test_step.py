@@ -119,7 +119,7 @@ def test_ddp_does_not_cut_the_graphs_of_layers(one_process):
 
 
 @pytest.mark.slow
-def test_a_run_compiles_inside_that_scope(config, monkeypatch):
+def test_a_compiled_run_does_not_cut_its_graphs_for_ddp(config, monkeypatch):
     seen, step = [], Stepper.step
 
     def watched(self, *arguments, **options):

@@ -141,7 +141,7 @@ def layouts(tmp_path_factory, tokenizer_files, teacher_model):
 
 
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])
-def test_two_processes(layouts, wrapper):
+def test_two_processes_ask_every_item_once(layouts, wrapper):
     """The same weights with and without; every item is asked once, of the weights as they are."""
     assert same_weights(layouts / f"{wrapper}-None", layouts / f"{wrapper}-2")
     assert [line["step"] for line in evaluations(layouts / f"{wrapper}-2")] == [2, 4, 6]
@@ -172,6 +172,6 @@ def test_two_processes(layouts, wrapper):
         ({"every": 2, "data": "nowhere"}, "no such"),
     ],
 )
-def test_options_that_make_no_sense(config, capsys, options, message):
+def test_contradictory_options_of_evaluations_are_refused(config, capsys, options, message):
     assert train_here(config("bad", **options)) == 2
     assert message in capsys.readouterr().err

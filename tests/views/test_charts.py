@@ -90,5 +90,5 @@ def test_every_run_looks_different():
     ("number", "text"),
     [(0, "0"), (0.25, "0.25"), (999, "999"), (1500, "1.5 k"), (2e6, "2 M"), (3e9, "3 B")],
 )
-def test_short_numbers(number, text):
+def test_numbers_are_shortened_to_thousands_millions_and_billions(number, text):
     assert short(number) == text

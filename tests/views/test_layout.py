@@ -26,6 +26,7 @@ LAYOUTS = {"rows": lambda drawn: list(in_rows(drawn, widths(drawn))), "whole tex
 @pytest.mark.parametrize("drawn", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_tokens_and_lines_of_each_layout(drawn, name):
+    """Sees a token that is lost or drawn over another one, and a line between other tokens."""
     blocks = LAYOUTS[name](drawn)
     for side, tokens in (("student", drawn.student), ("teacher", drawn.teacher)):
         rows = sorted(token.row for block in blocks for token in getattr(block, side))

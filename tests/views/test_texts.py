@@ -19,7 +19,7 @@ from vocagno.views.passage import Passage, StudentToken, Token, add_verdicts, co
 from vocagno.views.texts import GuidedText, PictureError
 
 
-def test_links_by_hand():
+def test_each_token_has_its_kind_of_link():
     spans = np.array([[0, 2], [2, 4], [4, 6], [6, 8], [0, 0], [8, 9]])
     mapping = np.array([[0, 1], [0, 1], [1, 3], [3, 6], [-1, -1], [5, 6]], np.int32)
     kinds = [Link.MANY_TO_ONE] * 2 + [Link.ONE_TO_MANY] * 2 + [Link.UNMAPPED, Link.MANY_TO_ONE]
@@ -259,7 +259,7 @@ def test_counts_threshold_and_rule_are_said():
     assert "Rule: aggregation max, unmapped include, max_threshold -1.0." in found.html()
 
 
-def test_groups():
+def test_a_page_shows_the_losses_of_groups():
     """b and c are a group: (2 + 3 - 5.5) / 2 nats a token; d is in one that is cut."""
     found = guided(
         [0, 1, 1, 0, 0],
