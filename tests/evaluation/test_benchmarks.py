@@ -25,11 +25,11 @@ from vocagno.evaluation.benchmarks import (
     PAPER,
     BenchmarkError,
     Source,
-    read_completions,
     read_examples,
     read_items,
 )
 from vocagno.evaluation.judge import Judge
+from vocagno.evaluation.running import read_completions
 
 CHOOSE = "What of the following is the right choice? Explain your answer."
 

@@ -9,7 +9,8 @@ from vocagno.system.progress import Progress, in_table
 from vocagno.system.signals import terminable
 
 if TYPE_CHECKING:
-    from vocagno.evaluation.benchmarks import Benchmark, Completion, Item
+    from vocagno.evaluation.benchmarks import Benchmark, Item
+    from vocagno.evaluation.running import Completion
     from vocagno.evaluation.summary import Measured
 
 _TAKES = {
@@ -193,8 +194,8 @@ def _ask_model(
 
 def _regrade(options: Any) -> dict[str, Any]:
     """Grades stored completions of one benchmark. Returns the share that is right, by metric."""
-    from vocagno.evaluation.benchmarks import find_benchmark, read_completions, read_items
-    from vocagno.evaluation.running import grade, write_verdicts
+    from vocagno.evaluation.benchmarks import find_benchmark, read_items
+    from vocagno.evaluation.running import grade, read_completions, write_verdicts
     from vocagno.evaluation.summary import METRICS, by_metric
 
     if options.model is not None or options.task is None:

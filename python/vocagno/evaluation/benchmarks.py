@@ -1,5 +1,5 @@
 """The mathematical benchmarks: how each one's records are read, the worked examples of its prompts,
-files of questions and of completions, and the download of some from the Hugging Face hub."""
+files of questions, and the download of some from the Hugging Face hub."""
 
 import gzip
 import json
@@ -255,18 +255,6 @@ class BenchmarkError(InputError):
     """A file of questions or completions cannot be read; names file and line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A model's completion for one item."""
-
-    index: int
-    text: str
-    question: str | None
-    """The question it answers, if the file has it."""
-    where: str
-    """File and line."""
-
-
 def read_items(benchmark: Benchmark, data: Path, *, limit: int | None = None) -> list[Item]:
     """Reads the items of a benchmark, in the order of their `idx`, or of the file if there is no
     `idx`. Of items with the same `idx`, the last is used.
@@ -278,7 +266,7 @@ def read_items(benchmark: Benchmark, data: Path, *, limit: int | None = None) ->
     """
     path = _find_file(benchmark, data)
     items: dict[int, Item] = {}
-    for position, (where, record) in enumerate(_records(path)):
+    for position, (where, record) in enumerate(json_records(path)):
         index = str(record.get("idx", position))  # int() of 0.7 or true would be another's number
         try:
             items[int(index)] = benchmark.item(record, int(index))
@@ -289,33 +277,6 @@ def read_items(benchmark: Benchmark, data: Path, *, limit: int | None = None) ->
     if not items:
         raise BenchmarkError(f"{path}: no items")
     return [items[index] for index in sorted(items)[:limit]]
-
-
-def read_completions(path: Path) -> tuple[list[Completion], int]:
-    """Reads completions. Returns them in the order of their `idx`, and the number of duplicates. Of
-    completions with the same `idx`, the last is used.
-
-    Raises: BenchmarkError for a line without an `idx` and a `completion`, or with a `question` that
-        is not a string.
-    """
-    completions: dict[int, Completion] = {}
-    records = list(_records(path))
-    for where, record in records:
-        index, text = record.get("idx"), record.get("completion")
-        if not isinstance(index, int) or not isinstance(text, str):
-            raise BenchmarkError(
-                f"{where}: expected an integer `idx` and a string `completion`, got {record!r:.80}"
-            )
-        question = record.get("question")
-        if not isinstance(question, str | None):
-            raise BenchmarkError(
-                f"{where}: expected a string as `question`, or none, got {question!r:.60}"
-            )
-        completions[index] = Completion(index, text, question, where)
-    if not completions:
-        raise BenchmarkError(f"{path}: no completions")
-    ordered = [completions[index] for index in sorted(completions)]
-    return ordered, len(records) - len(completions)
 
 
 def _find_file(benchmark: Benchmark, data: Path) -> Path:
@@ -330,9 +291,9 @@ def _find_file(benchmark: Benchmark, data: Path) -> Path:
     )
 
 
-def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the objects of a file of JSON lines, each with its file and line. Lines end only in
-    LF; blank ones are skipped."""
+    LF; blank ones are skipped. Raises: BenchmarkError for a line that is no JSON object."""
     refuse_pointers([path], BenchmarkError)
     open_file = gzip.open if path.suffix == ".gz" else open
     line = b""

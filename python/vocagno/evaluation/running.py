@@ -18,10 +18,10 @@ from vocagno.errors import InputError, naming
 from vocagno.evaluation.benchmarks import (
     Benchmark,
     BenchmarkError,
-    Completion,
     Examples,
     Item,
     json_object,
+    json_records,
     read_examples,
     read_items,
 )
@@ -331,6 +331,44 @@ def _evaluate(
             right = sum(verdict.harness_match for verdict in verdicts.values())
             progress.at(len(verdicts), f"{100 * right / len(verdicts):.1f} % correct")
     return verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A model's completion for one item."""
+
+    index: int
+    text: str
+    question: str | None
+    """The question it answers, if the file has it."""
+    where: str
+    """File and line."""
+
+
+def read_completions(path: Path) -> tuple[list[Completion], int]:
+    """Reads completions. Returns them in the order of their `idx`, and the number of duplicates. Of
+    completions with the same `idx`, the last is used.
+
+    Raises: BenchmarkError for a line without an `idx` and a `completion`, or with a `question` that
+        is not a string.
+    """
+    completions: dict[int, Completion] = {}
+    records = list(json_records(path))
+    for where, record in records:
+        index, text = record.get("idx"), record.get("completion")
+        if not isinstance(index, int) or not isinstance(text, str):
+            raise BenchmarkError(
+                f"{where}: expected an integer `idx` and a string `completion`, got {record!r:.80}"
+            )
+        question = record.get("question")
+        if not isinstance(question, str | None):
+            raise BenchmarkError(
+                f"{where}: expected a string as `question`, or none, got {question!r:.60}"
+            )
+        completions[index] = Completion(index, text, question, where)
+    if not completions:
+        raise BenchmarkError(f"{path}: no completions")
+    return [completions[index] for index in sorted(completions)], len(records) - len(completions)
 
 
 @dataclass(frozen=True, slots=True)
