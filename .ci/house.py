@@ -23,9 +23,9 @@ ROOT = Path(__file__).parents[1]
 BOUNDS = {
     "lines of code of python/vocagno": 21_640,
     "modules of python/vocagno": 139,
-    "lines of code of research": 2_150,
-    "lines of code of tests": 27_260,
-    "lines of code of benches": 4_660,
+    "lines of code of research": 2_250,
+    "lines of code of tests": 27_340,
+    "lines of code of benches": 4_661,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,

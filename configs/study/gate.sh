@@ -9,7 +9,7 @@ score() {  # CELL TEACHER STORE OPTIONS...
   vocagno score "$out/$1-gate/text.jsonl" --teacher.model "$out/$2" --out "$out/$1-gate/$3" "${@:4}"
 }
 own=(--teacher.context 256 --teacher.min_context 128)
-web=(--teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048)
+web=(--teacher.context 512 --teacher.min_context 128 --teacher.batch_tokens 2048 --teacher.dtype bfloat16)
 
 cell() {  # NAME HELD_OUT OPTIONS...
   python -m research.study configs/study/gate.yaml --out "$out/$1-gate" --set "data.train=$out/$1-gate/text.jsonl" "data.validation=$2" "${@:3}"
