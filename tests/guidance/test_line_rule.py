@@ -46,6 +46,28 @@ def test_each_token_has_the_loss_of_the_rest_of_its_line():
     np.testing.assert_allclose(losses(), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("place", [None, 1, 2, 3])
+def test_a_token_without_text_does_not_split_a_group(place):
+    """Such a token between two of a group made each half of the group decide about the other."""
+    spans = [[0, 2], [2, 5], [5, 6], [6, 8]]
+    if place is not None:
+        spans.insert(place, [spans[place][0]] * 2)
+    spans = np.array(spans, np.int32)
+    ids = np.zeros(len(spans), np.int32)
+    tokens = TokenizedTexts(ids, spans, np.array([0, len(ids)]), np.ones(1, bool))
+    rows = cut_rows(join_documents(tokens, 0, (8,), 9), 20)
+    nll = np.array([60.0, 0.5], np.float16)
+    scores = ScoresInOrder([DocumentScores(np.array([[0, 6], [6, 8]], np.int32), nll)])
+    data = DataConfig(train="unused", seq_len=20)
+    collator = Collator(scores, GuidanceConfig(), data, np.zeros(10, bool))
+    batch = collator(list(rows))
+    assert batch.weight is not None
+    found = batch.weight[0, : len(spans)][spans[:, 0] < spans[:, 1]]
+    assert found.tolist() == [1.0, 1.0, 1.0, 0.0]  # the group of 60 nats is the rest of the last
+    expected = [(0.5 + 8) / (2 + 8)] * 3 + [(60 + 8) / (6 + 8)]
+    np.testing.assert_allclose(losses_of_neighbours(rows, collator), expected, rtol=1e-6)
+
+
 def test_a_token_without_neighbours_is_never_noise():
     found = losses(seq_len=2)  # rows of two predicted tokens
     assert np.isneginf(found).any()

@@ -184,8 +184,7 @@ def _rests_of_line(
     group. Lines and groups are numbered once, which takes longer than the sums."""
     slot_of_line_N, rests = number_runs(lines_BT.flatten()), []
     if groups_BT is not None:
-        parts_BT = torch.where(groups_BT >= 0, _parts_of_groups(groups_BT, lines_BT), -1)
-        slot_of_part_N = number_runs(parts_BT.flatten())
+        slot_of_part_N = _number_parts(groups_BT, lines_BT)
     for values_BT in columns:
         values_BT = values_BT.double()
         own_BT = values_BT  # the token's unit, which must not decide about itself
@@ -195,15 +194,21 @@ def _rests_of_line(
     return rests
 
 
-def _parts_of_groups(groups_BT: Tensor, lines_BT: Tensor) -> Tensor:
-    """(B, T): a number for the part of each token's group that lies in the token's line. A group
-    may cover a line break; only its part in the line is taken out of that line."""
-    place_BT = torch.arange(groups_BT.numel(), device=groups_BT.device).view(groups_BT.shape)
-    # Rows do not share groups, so the first token of each row begins a part.
-    changes_BT = (groups_BT[:, 1:] != groups_BT[:, :-1]) | (groups_BT[:, 1:] < 0)
-    changes_BT = changes_BT | (lines_BT[:, 1:] != lines_BT[:, :-1])
-    begins_BT = torch.nn.functional.pad(changes_BT, (1, 0), value=True)
-    return torch.where(begins_BT, place_BT, 0).cummax(1).values
+def _number_parts(groups_BT: Tensor, lines_BT: Tensor) -> Tensor:
+    """(N,): the number of the part of each token's group that lies in the token's line, from 1; 0
+    for a token in no group.
+
+    A group may cover a line break; only its part in the line is taken out of that line. A token
+    without text may stand in a group, which it does not split. An example:
+
+        group  0  0 -1  0  1  1
+        line   0  0  0  0  0  1
+        part   1  1  0  1  2  3
+    """
+    # Rows do not share groups, so a row begins a part, whatever the numbers are.
+    rows_B1 = torch.arange(len(groups_BT), device=groups_BT.device)[:, None]
+    rows_BT = rows_B1.expand_as(groups_BT)
+    return number_runs(groups_BT.flatten(), lines_BT.flatten(), rows_BT.flatten())
 
 
 def _sums(values_BT: Tensor, slot_N: Tensor) -> Tensor:
@@ -216,18 +221,22 @@ def _sums(values_BT: Tensor, slot_N: Tensor) -> Tensor:
     return sums[slot_N].view(values_BT.shape)
 
 
-def number_runs(numbers_N: Tensor) -> Tensor:
+def number_runs(numbers_N: Tensor, *further_N: Tensor) -> Tensor:
     """(N,) numbers runs of equal values 1, 2, ... in order; 0 where the value is -1.
 
     A run continues behind tokens of -1. There are at most N runs, so N + 1 slots hold their sums,
     whatever the values are: a chunk of tokens may hold parts of several rows.
+
+    Args: further_N: columns in which the tokens of a run must be equal, too.
     """
     has_number_N = numbers_N >= 0
     place_N = torch.arange(len(numbers_N), device=numbers_N.device)
     last_N = torch.where(has_number_N, place_N, -1).cummax(0).values
     before_N = torch.nn.functional.pad(last_N, (1, 0), value=-1)[:-1]
     # `before_N` is the last position with a number before each one, so runs pass over tokens of -1.
-    begins_N = (before_N < 0) | (numbers_N[before_N.clamp_min(0)] != numbers_N)
+    begins_N = before_N < 0
+    for values_N in (numbers_N, *further_N):
+        begins_N = begins_N | (values_N[before_N.clamp_min(0)] != values_N)
     return torch.where(has_number_N, (has_number_N & begins_N).cumsum(0), 0)
 
 
