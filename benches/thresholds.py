@@ -37,9 +37,8 @@ from machine import machine, print_lines
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance import chunked_loss as loss_module
 from vocagno.guidance.batch import GuidedBatch
-from vocagno.guidance.excess_rule import weights_of_chunks
-from vocagno.guidance.line_rule import excess_loss, group_means
-from vocagno.guidance.loss import LossSums, TokenMetrics, one_pass_cross_entropy
+from vocagno.guidance.excess_rule import group_means, weights_of_chunks
+from vocagno.guidance.loss import LossSums, TokenMetrics, excess_loss, one_pass_cross_entropy
 from vocagno.guidance.methods.selection import Selection, TokenSelection
 from vocagno.models import head
 from vocagno.models.losses import IGNORED

@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 from drawn_batches import drawn_units, tensors_of
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance import GuidanceTensors, count_kept, known_weights, token_weights
-from vocagno.guidance.excess_rule import choose, kept_count, top, worse_place
-from vocagno.guidance.line_rule import excess_loss
+from vocagno.guidance.excess_rule import choose, quota, top, worse_place
+from vocagno.guidance.loss import excess_loss
 from vocagno.guidance.methods import method_of
 from vocagno.models.losses import IGNORED
 
@@ -91,15 +91,15 @@ def test_weights_under_each_policy_for_unmapped_tokens_by_hand():
 def test_the_count_is_that_of_the_written_decimal():
     counts = torch.arange(0, 101)
     for fraction, denominator in ((0.1, 10), (0.2, 5), (0.7, None), (1.0, 1)):
-        kept = kept_count(counts, fraction)
+        kept = quota(counts, fraction)
         if denominator:
             assert torch.equal(kept, (counts + denominator - 1) // denominator)
-    assert kept_count(torch.tensor(30), 0.1) == 3  # 0.1 * 30 is a little more than 3 in binary
-    assert kept_count(torch.tensor(10), 0.7) == 7
-    assert kept_count(torch.tensor(1000), 1e-7) == 1
-    assert kept_count(torch.tensor(3), 0.33333334) == 2
-    assert kept_count(torch.tensor(3 * 10**9), 1 / 3) == 10**9
-    assert kept_count(torch.tensor(5), 1e-12) == 1
+    assert quota(torch.tensor(30), 0.1) == 3  # 0.1 * 30 is a little more than 3 in binary
+    assert quota(torch.tensor(10), 0.7) == 7
+    assert quota(torch.tensor(1000), 1e-7) == 1
+    assert quota(torch.tensor(3), 0.33333334) == 2
+    assert quota(torch.tensor(3 * 10**9), 1 / 3) == 10**9
+    assert quota(torch.tensor(5), 1e-12) == 1
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_what_a_rule_needs_is_asked_for():
 
 def test_options_of_a_guided_run_may_stay_where_it_becomes_naive():
     naive = group(method="cpt", window_max_loss=2.0)
-    assert method_of(naive).knows_kept
+    assert method_of(naive).counts_kept_exactly
     assert not naive.has_fixed_threshold
     nll, teacher, labels, _ = drawn_units(0)
     weights = token_weights(nll, teacher, labels, naive)

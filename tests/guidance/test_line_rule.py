@@ -9,7 +9,7 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import cut_rows, join_documents
 from vocagno.errors import ConfigError
-from vocagno.guidance.collator import Collator, losses_of_neighbours
+from vocagno.guidance.collator import Collator, limits_needed
 from vocagno.guidance.line_rule import SMOOTHING_BYTES, kept_share, limit_that_keeps
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.teacher.score_store import DocumentScores
@@ -33,7 +33,7 @@ def losses(seq_len=20):
     line_ends = np.arange(10) == NEWLINE
     data = DataConfig(train="unused", seq_len=seq_len)
     scores = ScoresInOrder([DocumentScores(spans, np.array(LOSSES, np.float16))])
-    return losses_of_neighbours(rows, Collator(scores, GuidanceConfig(), data, line_ends))
+    return limits_needed(rows, Collator(scores, GuidanceConfig(), data, line_ends))
 
 
 def test_each_token_has_the_loss_of_the_rest_of_its_line():
@@ -65,7 +65,7 @@ def test_a_token_without_text_does_not_split_a_group(place):
     found = batch.weight[0, : len(spans)][spans[:, 0] < spans[:, 1]]
     assert found.tolist() == [1.0, 1.0, 1.0, 0.0]  # the group of 60 nats is the rest of the last
     expected = [(0.5 + 8) / (2 + 8)] * 3 + [(60 + 8) / (6 + 8)]
-    np.testing.assert_allclose(losses_of_neighbours(rows, collator), expected, rtol=1e-6)
+    np.testing.assert_allclose(limits_needed(rows, collator), expected, rtol=1e-6)
 
 
 def test_a_token_without_neighbours_is_never_noise():

@@ -177,7 +177,7 @@ def test_dropped_lines_say_nothing_of_who_is_ahead(method):
     )
     output = method_of(guidance)._output(metrics.nll_BT.sum(), metrics, teacher)
     sums = LossSums.of(output.sums)
-    assert (sums.ranked, sums.excess, sums.teacher) == (10, 5.0, 15.0)
+    assert (sums.with_teacher_loss, sums.excess, sums.teacher) == (10, 5.0, 15.0)
 
 
 @pytest.mark.parametrize("where", ["surer", "all"])

@@ -19,7 +19,7 @@ from vocagno.guidance import (
     token_weights,
 )
 from vocagno.guidance.bucket_targets import BucketTargets
-from vocagno.guidance.line_rule import teacher_loss_of_neighbours, weights_of_lines
+from vocagno.guidance.line_rule import rest_of_line_loss, weights_of_lines
 from vocagno.teacher.candidates import Candidates
 
 LINES = ["3 + 4 = 7\nqx zv jk wq\nSo the sum is 7.\n", "Ana has 12 apples.\n12 + 7 = 19\n"]
@@ -52,7 +52,7 @@ def test_noise_is_told_from_the_teachers_own_tokens_whatever_the_unit(monkeypatc
     found = []
 
     def looked_at(batch, rule):
-        found.append((batch.teacher_loss, teacher_loss_of_neighbours(batch, rule)))
+        found.append((batch.teacher_loss, rest_of_line_loss(batch, rule)))
         return weights_of_lines(batch, rule)
 
     monkeypatch.setattr("vocagno.guidance.collator.weights_of_lines", looked_at)

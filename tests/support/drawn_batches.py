@@ -107,6 +107,6 @@ def drawn_units(seed, rows=3, tokens=24):
 def tensors_of(teacher, labels, units, config):
     """What a batch has for a rule."""
     weight = None
-    if config.window is not None:
+    if config.has_line_rule:
         weight = known_weights(teacher, labels, units, config)
     return GuidanceTensors(teacher_loss=teacher, weight=weight, groups=units.groups_BT)

@@ -155,7 +155,7 @@ def test_a_training_step_on_that_row_chooses_alike(
     assert kept == output.weights_BT[0, : len(kept)].tolist()
     assert 0 < sum(kept) < len(kept)  # the rule says something
     whys = Counter(token["why"] for token in tokens)
-    assert bool(whys["noise"]) is (guidance.window is not None)
+    assert bool(whys["noise"]) is guidance.has_line_rule
     for token in tokens:
         heard, is_kept = token["neighbours_loss"], token["kept"]
         is_noise = heard is not None and heard > guidance.window_max_loss

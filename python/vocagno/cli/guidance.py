@@ -155,21 +155,21 @@ def limit(options: Any) -> dict[str, Any] | None:
         stores[options.corpus] = options.corpus_scores
     names = list(stores)
     with terminable():
-        losses = [
-            _neighbour_losses(name, store, options, tokenizer, teacher)
+        text_limits = [
+            _limits_needed(name, store, options, tokenizer, teacher)
             for name, store in stores.items()
         ]
-    # A token without losses around it has -inf: every limit keeps it, so no smaller share exists.
-    always = kept_share(-math.inf, losses[0])
+    # A token that has its line to itself has -inf: every limit keeps it. No smaller share exists.
+    always = kept_share(-math.inf, text_limits[0])
     shares = sorted({*(share for share in _SHARES if share > always), options.keep})
-    limits = {share: limit_that_keeps(share, losses[0]) for share in shares}
+    limits = {share: limit_that_keeps(share, text_limits[0]) for share in shares}
     kept = {
-        share: [kept_share(max_loss, text_losses) for text_losses in losses]
+        share: [kept_share(max_loss, limits_of_text) for limits_of_text in text_limits]
         for share, max_loss in limits.items()
     }
     chosen = limits[options.keep]
     if options.json:
-        tokens = dict(zip(names, map(len, losses), strict=True))
+        tokens = dict(zip(names, map(len, text_limits), strict=True))
         rows = [
             {"window_max_loss": limits[share], "kept": dict(zip(names, kept[share], strict=True))}
             for share in shares
@@ -183,14 +183,14 @@ def limit(options: Any) -> dict[str, Any] | None:
     return None
 
 
-def _neighbour_losses(
+def _limits_needed(
     name: str,
     store: Path | None,
     options: Any,
     tokenizer: "StudentTokenizer",
     teacher: "ConfiguredTeacher",
 ) -> "NDArray[Any]":
-    """Measures the teacher's loss on the neighbours of each token of a text, in nats a byte.
+    """Measures the smallest limit that keeps each token of a text, in nats a byte.
 
     Args: store: the folder with the scores; None stands for that in the cache, which is made if it
         is missing.
@@ -198,7 +198,7 @@ def _neighbour_losses(
     from vocagno.config.guidance import GuidanceConfig
     from vocagno.config.options import DataConfig
     from vocagno.data.prepare import prepare_rows, scan_with_progress
-    from vocagno.guidance.collator import Collator, losses_of_neighbours
+    from vocagno.guidance.collator import Collator, limits_needed
     from vocagno.teacher.score_store import MatchedScores
 
     data = DataConfig(train=name, seq_len=options.seq_len, cache=options.cache)
@@ -213,4 +213,4 @@ def _neighbour_losses(
         f"of {name}; run `vocagno score` on it",
     )
     collator = Collator(scores, GuidanceConfig(), data, tokenizer.spans.line_ends())
-    return losses_of_neighbours((rows[number] for number in range(len(rows))), collator)
+    return limits_needed((rows[number] for number in range(len(rows))), collator)

@@ -40,8 +40,8 @@ _DEFAULT_WEIGHT: dict[str, float] = {"kld": 1.0, "uld": 0.5, "alm": 0.5, "distil
 _PAPERS_QUOTA = 0.4
 _MAX_LOSS_OF_LINES = 2.0
 SMOOTHING_BYTES = 8
-"""Added to the neighbours of a token, with 1 nat each, so that a few hard tokens do not make a
-short line noise."""
+"""Added to the rest of a token's line, at 1 nat each, so that a few hard tokens do not make a short
+line noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,12 +269,17 @@ class GuidanceConfig:
             self.method in _RANKING
             and self.unit == "token"
             and self.max_threshold is None
-            and self.window is None
+            and not self.has_line_rule
         )
 
     @property
+    def has_line_rule(self) -> bool:
+        """True if units on lines that are noise to the teacher are dropped (`window_max_loss`)."""
+        return self.window is not None
+
+    @property
     def has_no_threshold(self) -> bool:
-        """True if a unit is kept whatever its excess loss is, unless it is noise."""
+        """True if no excess loss decides: a unit is kept, unless its line is noise."""
         return self.top_fraction is None and self.max_threshold is None
 
     @property
@@ -284,7 +289,8 @@ class GuidanceConfig:
 
     @property
     def has_fixed_threshold(self) -> bool:
-        """True if the weight of a unit depends on no student losses but its own."""
+        """True if the weight of a unit needs no student losses but its own: where a threshold is
+        known beforehand, or there is none."""
         return self.method in (*_RANKING, *_BY_GROUP) and self.top_fraction is None
 
     @property

@@ -108,11 +108,9 @@ class GuidedBatch:
     teacher_loss: Tensor = column(MISSING, padding=math.nan)
     """(B, T) float32: the teacher's loss in nats, L_T of Eq. 2 (arXiv 2503.19123); NaN for none. It
     is 0 for a live teacher's tokens until the teacher has read them."""
-    weight: Tensor | None = column(
-        padding=0.0, needed=lambda rule: rule.window_max_loss is not None
-    )
+    weight: Tensor | None = column(padding=0.0, needed=lambda rule: rule.has_line_rule)
     """(B, T) float32, for rules with `window_max_loss`: 1.0 for tokens that train by the rule
-    of lines, 0.0 for the others (`rules.weights_of_lines`); or a stored share (baked)."""
+    of lines, 0.0 for the others (`line_rule.weights_of_lines`); or a stored share (baked)."""
     groups: Tensor | None = column(padding=-1, needed=lambda rule: rule.needs_groups)
     """(B, T) int64, for `unit: group` with a threshold: the number of each token's group, -1 for
     none. Two groups in succession have different numbers, across the ends of rows, too."""
@@ -299,7 +297,7 @@ class GuidedBatch:
             )
         # A column that nothing reads would be a rule that has no effect, without a word.
         unread = {
-            "weight": guidance.window is None and "guidance.window_max_loss",
+            "weight": not guidance.has_line_rule and "guidance.window_max_loss",
             "candidates": not guidance.needs_candidates and "guidance.method: distill",
         }
         for name, option in unread.items():
@@ -432,7 +430,7 @@ def _column_options(guidance: GuidanceConfig) -> dict[str, Any]:
     """The options that the columns of a data set depend on."""
     names = "method", "unit", "aggregation", "chunks", "window_max_loss"
     # Losses do not depend on `unmapped`; the weights of a rule of lines do.
-    unmapped = guidance.unmapped if guidance.window else None
+    unmapped = guidance.unmapped if guidance.has_line_rule else None
     return {name: getattr(guidance, name) for name in names} | {"unmapped": unmapped}
 
 

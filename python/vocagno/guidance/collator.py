@@ -1,4 +1,5 @@
-"""The collator turns rows into tensors, aligned with the teacher's scores, and counts their tokens.
+"""The collator turns rows into tensors, aligned with the teacher's scores, counts their tokens, and
+under the rule of lines gives each token its weight (`line_rule.weights_of_lines`).
 
 B: rows, T: predicted tokens of a row, n: tokens of all rows, one after the other.
 """
@@ -22,7 +23,7 @@ from vocagno.config.options import DataConfig
 from vocagno.data.rows import MixedRows, Row, RowStore, RowsWithEmpty
 from vocagno.guidance.batch import GuidedBatch, TokenCounts, put
 from vocagno.guidance.bucket_targets import NO_BUCKET, BucketTargets, check_targets
-from vocagno.guidance.line_rule import teacher_loss_of_neighbours, weights_of_lines
+from vocagno.guidance.line_rule import rest_of_line_loss, weights_of_lines
 from vocagno.guidance.mappings import ComparedTokens, DocumentPairs, safe_cuts_of
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
@@ -43,8 +44,9 @@ AnyItem = TypeVar("AnyItem")
 
 
 class Collator:
-    """Turns rows into a `GuidedBatch`: aligns every piece with its document's scores, and
-    aggregates the teacher's losses to one for each student token.
+    """Turns rows into a `GuidedBatch`: aligns every piece with its document's scores, aggregates
+    the teacher's losses to one for each student token, and under the rule of lines, which is the
+    default, gives each token its weight (`weights_of_lines`).
 
     Without scores (naive training, validation) nothing is aligned. Tokens of prompts get no label.
     """
@@ -64,7 +66,7 @@ class Collator:
         Raises: ValueError if `line_ends` are missing; ConfigError for `targets` of other
             tokenizers, and if they are missing or not needed.
         """
-        self._needs_lines: bool = guidance.window == "line" and scores is not None
+        self._needs_lines: bool = guidance.has_line_rule and scores is not None
         if self._needs_lines and line_ends is None:
             raise ValueError(
                 "guidance.window_max_loss needs to know which ids end a line; give "
@@ -96,7 +98,7 @@ class Collator:
             piece[number, :n] = np.repeat(np.arange(len(row.num_tokens)), row.num_tokens)
             places[number, :n] = np.arange(before, before + n)
             before += n
-        inputs, labels = causal_shift(torch.from_numpy(ids))
+        inputs, next_ids = causal_shift(torch.from_numpy(ids))
         places_BT = causal_shift(torch.from_numpy(places))[1].contiguous()
         is_predicted = self._is_predicted(rows)
         pairs, compared = align_rows(rows, self.scores, self.method, is_predicted)
@@ -112,12 +114,14 @@ class Collator:
             values["groups"] = by_group.groups
         if self._needs_lines:
             values |= self._line_columns(rows, by_group, has_own=compared.by_group is not None)
+        # `put` moves the value of each token to the position that predicts it, and so does
+        # `of_tokens` with each of `values`. Ids that are not learnt are no labels.
         has_label = put(is_predicted, places_BT, False)
         batch = GuidedBatch.of_tokens(
             values,
             places_BT,
             input_ids=inputs.contiguous(),
-            labels=labels.where(has_label, IGNORED),
+            labels=next_ids.where(has_label, IGNORED),
         )
         further: dict[str, Any] = {}
         if self.isolate:
@@ -146,8 +150,8 @@ class Collator:
             new_bytes = np.concatenate([row.new_bytes for row in rows])
             further["text_bytes"] = sum(new_bytes[is_predicted].tolist())
         batch = replace(batch, **further)
-        # Here only with stored scores: no `documents`, no text is aligned; and a live teacher has
-        # no losses yet, so `with_live_losses` computes the weights.
+        # Only stored losses are known here. Without `documents` no text is aligned; a live
+        # teacher's losses come later, and `with_live_losses` makes the weights then.
         if self._needs_lines and pairs.documents and pairs.windowed is None:
             batch = replace(batch, weight=weights_of_lines(batch, self.guidance))
         return self._with_counts(batch, pairs, compared, places_BT)
@@ -231,7 +235,7 @@ class Collator:
         is_mapped = reasons == Reason.MAPPED
         tokens_of = {  # (B, T) booleans
             "predicted": has_label,
-            "kept": np.zeros_like(has_label),
+            "kept": np.zeros_like(has_label),  # 0 for rows; the total is set below
             "competing": competing.numpy(),
             "included": included.numpy(),
             "with_text": with_text,
@@ -273,29 +277,29 @@ def with_live_losses(
     return replace(batch, weight=weights_of_lines(batch, method.guidance))
 
 
-def losses_of_neighbours(rows: Iterable[Row], collator: Collator) -> NDArray[np.float64]:
-    """(n,) nats a byte: the teacher's loss on the neighbours of each of the n tokens that have a
-    teacher loss, which `window_max_loss` limits. A token without neighbours is never noise, and has
-    minus infinity.
+def limits_needed(rows: Iterable[Row], collator: Collator) -> NDArray[np.float64]:
+    """(n,) nats a byte: the smallest `window_max_loss` that keeps each of the n tokens that have a
+    teacher loss, which is that on the rest of its line. A token that has its line to itself is
+    never noise, and has minus infinity.
 
     Args:
         rows: rows of a `RowStore`.
         collator: has the scores of their documents, and guidance with some `window_max_loss`, whose
             value has no effect.
     """
-    losses = [np.empty(0)]
+    limits = [np.empty(0)]
     for row in rows:
         batch = collator([row])
-        around_BT = teacher_loss_of_neighbours(batch, collator.guidance)
+        rest_BT = rest_of_line_loss(batch, collator.guidance)
         competing_BT, _ = collator.method.roles(batch.teacher_loss, batch.labels_BT)
-        losses.append(around_BT.nan_to_num(nan=-torch.inf)[competing_BT].numpy())
-    return np.concatenate(losses)
+        limits.append(rest_BT.nan_to_num(nan=-torch.inf)[competing_BT].numpy())
+    return np.concatenate(limits)
 
 
 def line_ends(spans: TokenSpans, guidance: GuidanceConfig) -> NDArray[np.bool_] | None:
     """(vocabulary,) True for ids of the student that end a line; None if the guidance has no rule
     of lines."""
-    return spans.line_ends() if guidance.window == "line" else None
+    return spans.line_ends() if guidance.has_line_rule else None
 
 
 def line_numbers(

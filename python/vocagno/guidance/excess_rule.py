@@ -1,5 +1,15 @@
 """Rules that rank tokens by their excess loss: the paper's quota, and thresholds.
 
+Four properties of `GuidanceConfig` tell the rules apart; those that are true:
+
+    default (`window_max_loss`)        has_no_threshold, has_fixed_threshold, has_line_rule
+    `top_fraction` (the paper's)       keeps_quota
+    `max_threshold`                    has_fixed_threshold
+    `max_threshold`, `window_max_loss` has_fixed_threshold, has_line_rule
+    `top_fraction`, `max_threshold`    none: the quota's threshold, at most `max_threshold`
+
+A fixed threshold is `threshold_without_quota`, which is -inf under the default rule.
+
 B: rows, T: tokens of a row, S: scopes in which tokens compete, a row or all rows (then T is the
 number of tokens of a scope), C: tokens of a chunk.
 """
@@ -7,15 +17,22 @@ number of tokens of a scope), C: tokens of a chunk.
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.batch import GuidedBatch
-from vocagno.guidance.line_rule import excess_loss, fixed_weights, group_means, require_value, roles
-from vocagno.guidance.loss import Choice
+from vocagno.guidance.line_rule import (
+    number_runs,
+    require_value,
+    rest_of_line_loss,
+    roles,
+    sums_of_runs,
+    weights_of_batch,
+)
+from vocagno.guidance.loss import Choice, excess_loss
 from vocagno.guidance.mappings import safe_cuts
 from vocagno.models.head import ChunkEnds
 from vocagno.models.losses import IGNORED
@@ -25,7 +42,7 @@ _MOST_PARTS = 10**9
 of tokens fit int64."""
 
 
-def kept_count(num_competing: Tensor, top_fraction: float) -> Tensor:
+def quota(num_competing: Tensor, top_fraction: float) -> Tensor:
     """Counts the tokens that are kept of n competing ones in each scope: ceil(top_fraction * n),
     the "top-k %" of Eq. 4 (arXiv 2503.19123).
 
@@ -43,7 +60,7 @@ def top(rank_ST: Tensor, competing_ST: Tensor, top_fraction: float) -> Tensor:
     earlier come first. A rank of NaN, which follows from a student's loss of NaN, is the largest,
     so that the step's loss is NaN, too."""
     order_ST = _order(rank_ST, competing_ST)
-    num_kept_S1 = kept_count(competing_ST.sum(1, keepdim=True), top_fraction)
+    num_kept_S1 = quota(competing_ST.sum(1, keepdim=True), top_fraction)
     place_ST = torch.arange(rank_ST.shape[1], device=rank_ST.device).expand_as(rank_ST)
     return torch.zeros_like(competing_ST).scatter(1, order_ST, place_ST < num_kept_S1)
 
@@ -91,8 +108,9 @@ def choose(
 ) -> Choice:
     """Chooses the tokens that train the student, and says from which excess loss on.
 
-    This is W(x_i) of Eq. 4 (arXiv 2503.19123): 1 if L_S - L_T (`excess_ST`) is among the largest of
-    the competing tokens, or if the token has no teacher loss and is included, else 0.
+    With `keeps_quota` this is W(x_i) of Eq. 4 (arXiv 2503.19123): 1 if L_S - L_T (`excess_ST`) is
+    among the largest of the competing tokens, or if the token has no teacher loss and is included,
+    else 0. Under the default rule it returns the batch's weights.
 
     Args:
         student_nll_BT: the student's loss on each token, float32 nats.
@@ -103,14 +121,15 @@ def choose(
 
     With the paper's rule (`keeps_quota`) the `ceil(top_fraction * n)` of the `n` competing tokens
     of a scope with the largest excess loss are kept; ties go to the earlier position. Which tokens
-    compete follows from the alignment only, and so does how many are kept: `count_kept`. Otherwise
-    the smallest excess loss within the quota is the threshold, or `max_threshold` if that is
-    smaller, and all units that reach it are kept. The host does not wait.
+    compete follows from the alignment only, and so does how many are kept
+    (`vocagno.guidance.count_kept`). Otherwise the smallest excess loss within the quota is the
+    threshold, or `max_threshold` if that is smaller, and all units that reach it are kept. The host
+    does not wait.
     """
     shape = _scopes(labels_BT, config)
     if config.has_no_threshold:
         return Choice(
-            fixed_weights(batch, labels_BT), student_nll_BT.new_full(shape[:1], -torch.inf)
+            weights_of_batch(batch, labels_BT), student_nll_BT.new_full(shape[:1], -torch.inf)
         )
     competing_BT, included_BT = roles(batch.teacher_loss, labels_BT, config)
     competing_ST = competing_BT.reshape(shape)
@@ -129,8 +148,8 @@ def choose(
         # Kept where the excess is NaN: a student's loss of NaN must not disappear from the sum.
         kept_ST = ~(excess_ST < thresholds_S[:, None]) & competing_ST
     weights_BT = kept_ST.float().reshape(labels_BT.shape)
-    if config.window is not None:
-        weights_BT = weights_BT * fixed_weights(batch, labels_BT)
+    if config.has_line_rule:
+        weights_BT = weights_BT * weights_of_batch(batch, labels_BT)
     return Choice(torch.where(included_BT, 1.0, weights_BT), thresholds_S)
 
 
@@ -160,6 +179,20 @@ def _thresholds(excess_ST: Tensor, competing_ST: Tensor, config: GuidanceConfig)
     if config.max_threshold is not None:
         thresholds_S = thresholds_S.clamp_max(config.max_threshold)  # NaN stays
     return thresholds_S
+
+
+def group_means(values_BT: Tensor, groups_BT: Tensor) -> Tensor:
+    """(B, T): the mean of `values_BT` over the group of each token; its own value if it has none.
+
+    Args:
+        groups_BT: the number of each token's group, -1 for none; tokens of a group follow one
+            another.
+
+    Sums are float64. The host does not wait for the device.
+    """
+    values, slot_N = values_BT.double(), number_runs(groups_BT.flatten())
+    means_BT = sums_of_runs(values, slot_N) / sums_of_runs(torch.ones_like(values), slot_N)
+    return torch.where(groups_BT >= 0, means_BT.to(values_BT.dtype), values_BT)
 
 
 def weights_of_chunks(
@@ -202,7 +235,7 @@ def quota_of_roles(competing_BT: Tensor, included_BT: Tensor, config: GuidanceCo
     follows from the alignment only."""
     assert config.top_fraction is not None
     competing_S = competing_BT.reshape(_scopes(competing_BT, config)).sum(1)
-    return kept_count(competing_S, config.top_fraction).sum() + included_BT.sum()
+    return quota(competing_S, config.top_fraction).sum() + included_BT.sum()
 
 
 def _scopes(tokens_BT: Tensor, config: GuidanceConfig) -> tuple[int, ...]:
@@ -240,3 +273,34 @@ def fill_with_mean(teacher_ST: Tensor, competing_ST: Tensor, sums_S2: Tensor | N
     else:
         total_S1, count_S1 = sums_S2[:, :1], sums_S2[:, 1:]
     return torch.where(scored_ST, teacher_ST, total_S1 / count_S1.clamp_min(1))
+
+
+class UnitFacts(NamedTuple):
+    """Why each token was kept or dropped, for pictures. A column is None if the rule does not use
+    it. A value is NaN if the token has no teacher loss or does not compete."""
+
+    excess_BT: Tensor | None
+    """The excess loss of each token's group in nats, for `unit: group`."""
+    rest_of_line_loss_BT: Tensor | None
+    """The teacher's smoothed loss on the rest of each token's line in nats a byte, for
+    `window_max_loss`."""
+
+
+def unit_facts(student_nll_BT: Tensor, batch: GuidedBatch, guidance: GuidanceConfig) -> UnitFacts:
+    """Computes what a rule looks at, with each row as a scope.
+
+    Args:
+        student_nll_BT: nats.
+        batch: one with the columns of lines, on the same device, if the rule looks at them.
+        guidance: the rule of a method that ranks tokens.
+    """
+    competing_BT, _ = roles(batch.teacher_loss, batch.labels_BT, guidance)
+    groups_BT = batch.groups if batch.line_groups is None else batch.line_groups
+    excess_BT = loss_BT = None
+    if guidance.unit == "group" and groups_BT is not None:
+        excess_BT = excess_loss(group_means(student_nll_BT, groups_BT), batch.teacher_loss)
+        excess_BT = excess_BT.masked_fill(~competing_BT, torch.nan)
+    if batch.line is not None:
+        loss_BT = rest_of_line_loss(batch, guidance)
+        loss_BT = loss_BT.masked_fill(~competing_BT, torch.nan)
+    return UnitFacts(excess_BT, loss_BT)

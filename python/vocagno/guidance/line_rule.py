@@ -1,18 +1,22 @@
-"""The rule of lines, and what it shares with rules that rank (`excess_rule.py`).
+"""The default rule, which drops lines that are noise; and what it shares with rules that rank
+(`excess_rule.py`).
 
-By the default rule a unit, a token or the group of tokens that cover the same text, is dropped if
-the teacher loses much on the rest of its line. The student's losses have no part in it, so these
-weights are known before the forward pass.
+Its options are `guidance.unit: group` and `window_max_loss: 2`. A unit is the group of tokens that
+cover the same text in both tokenizers (`unit: token`: a token). It is dropped if the teacher loses
+more than 2 nats a byte on the rest of its line. The student's losses have no part in it, so the
+weights are known before the forward pass: the collator calls `weights_of_lines`.
 
-B: rows, T: tokens of a row, N = B * T. A token takes part if its label is not -100. Of those, the
-ones with a finite teacher loss compete; the others are *unmapped* and go by
-`guidance.unmapped`: by default they are kept (*included*), even on a line that is noise.
+B: rows, T: tokens of a row, N = B * T. A token is predicted if its label is not -100. `roles` sorts
+the predicted tokens. *Competing* are those that the rule keeps or drops, here by their line and in
+`excess_rule.py` by their rank: tokens with a finite teacher loss, or under `unmapped: mean` all.
+*Included* are those that are always kept, even on a line that is noise: under `unmapped: include`,
+the default, tokens without a teacher loss. Under `exclude` these are neither, and dropped.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +29,191 @@ from vocagno.guidance.batch import GuidedBatch
 from vocagno.models.losses import IGNORED
 
 Value = TypeVar("Value")
+
+
+def weights_of_lines(batch: GuidedBatch, config: GuidanceConfig) -> Tensor:
+    """(B, T) float32: the weights that only `window_max_loss` decides, before the forward pass.
+
+    A weight is 1.0 for a token that competes and is not noise, and for an included one, which has
+    no teacher loss, even on a line that is noise; else 0.0.
+    A rule with a threshold on the excess loss multiplies it by its own weight, 0.0 or 1.0.
+
+    Raises: ConfigError for guidance without a limit; ValueError if the groups are missing.
+    """
+    if config.window_max_loss is None:
+        raise ConfigError(
+            "guidance.window_max_loss is None, which known_weights needs; set it, in nats a byte"
+        )
+    competing_BT, included_BT = roles(batch.teacher_loss, batch.labels_BT, config)
+    rest_BT = rest_of_line_loss(batch, config)
+    # NaN, a token that has its line to itself, exceeds no limit: nothing speaks against it.
+    is_noise_BT = rest_BT > config.window_max_loss
+    return (included_BT | (competing_BT & ~is_noise_BT)).float()
+
+
+def rest_of_line_loss(batch: GuidedBatch, config: GuidanceConfig) -> Tensor:
+    """(B, T) float64: the teacher's loss on the rest of each token's line, in nats a byte.
+
+    The rest is the line without the token's group, or without the token where there are no groups;
+    so no token decides about itself. NaN if nothing is left. It is smoothed, (loss + 8) /
+    (bytes + 8), as if 8 more bytes (`SMOOTHING_BYTES`) had cost 1 nat each, so that short rests
+    decide little.
+
+    The sum is of `teacher_loss`, or of `group_loss` where that is of single tokens. A group's
+    tokens share its whole teacher loss evenly, so no teacher token counts twice. Only under rho1,
+    which has no groups, these are losses L_T of Eq. 2 (arXiv 2503.19123). The rule itself is not
+    the paper's: docs/guidance.md derives it.
+
+    Args: batch: one with the columns of lines.
+    Raises: ValueError without groups or their losses where the rule needs these.
+    """
+    assert batch.line is not None
+    assert batch.line_bytes is not None
+    if config.unit == "group" or config.needs_group_loss:
+        require_value(batch.line_groups, "unit: group needs the groups of the tokens")
+    teacher_loss_BT = batch.teacher_loss
+    if config.needs_group_loss:
+        teacher_loss_BT = require_value(
+            batch.group_loss, "window_max_loss needs the losses of the groups"
+        )
+    counted_BT = teacher_loss_BT.isfinite() & (batch.labels_BT != IGNORED)
+    loss_BT = torch.where(counted_BT, teacher_loss_BT, 0.0)
+    size_BT = torch.where(counted_BT, batch.line_bytes, 0)
+    loss_BT, size_BT = _rests_of_line([loss_BT, size_BT], batch.line, batch.line_groups)
+    means_BT = (loss_BT + SMOOTHING_BYTES) / (size_BT + SMOOTHING_BYTES)
+    return torch.where(size_BT > 0, means_BT, torch.nan)
+
+
+def roles(
+    teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig
+) -> tuple[Tensor, Tensor]:
+    """Two boolean (B, T) tensors: the tokens that compete for being kept, and those that are kept
+    without competing. Source: section 6.2 of arXiv 2503.19123 (`include`, `exclude`, `mean`)."""
+    valid_BT = labels_BT != IGNORED
+    scored_BT = valid_BT & teacher_loss_BT.isfinite()
+    if config.unmapped == "mean":
+        # A token without a teacher loss gets the mean of its scope (`fill_with_mean`), so it ranks.
+        return valid_BT, torch.zeros_like(valid_BT)
+    return scored_BT, valid_BT & ~scored_BT & (config.unmapped == "include")
+
+
+def weights_of_batch(batch: GuidedBatch, labels_BT: Tensor) -> Tensor:
+    """(B, T): the weights that the collator put into `batch.weight`, 0 for a label of -100. Raises:
+    ValueError for a batch without them."""
+    need = "window_max_loss needs the weights that are known beforehand"
+    return require_value(batch.weight, need).masked_fill(labels_BT == IGNORED, 0.0)
+
+
+def require_value(value: Value | None, need: str) -> Value:
+    """Returns a value that a rule cannot do without.
+
+    Args: need: says which option needs what, for the message.
+    Raises: ValueError if the value is None.
+    """
+    if value is None:
+        raise ValueError(
+            f"guidance.{need}; give what guided_batch makes, use GuidedCollator or "
+            "add_teacher_loss, which make them, too, or another rule, such as the paper's, "
+            "GuidanceConfig(top_fraction=0.4)"
+        )
+    return value
+
+
+def _rests_of_line(
+    columns: Sequence[Tensor], lines_BT: Tensor, groups_BT: Tensor | None
+) -> list[Tensor]:
+    """(B, T) float64 of each of some columns: the sum over the line of each token but for its
+    group. Lines and groups are numbered once, which takes longer than the sums."""
+    slot_of_line_N, rests = number_runs(lines_BT.flatten()), []
+    if groups_BT is not None:
+        slot_of_part_N = _number_parts(groups_BT, lines_BT)
+    for values_BT in columns:
+        values_BT = values_BT.double()
+        own_BT = values_BT  # the token's unit, which must not decide about itself
+        if groups_BT is not None:
+            own_BT = torch.where(groups_BT >= 0, sums_of_runs(values_BT, slot_of_part_N), values_BT)
+        rests.append(
+            torch.where(lines_BT >= 0, sums_of_runs(values_BT, slot_of_line_N) - own_BT, 0.0)
+        )
+    return rests
+
+
+def _number_parts(groups_BT: Tensor, lines_BT: Tensor) -> Tensor:
+    """(N,): the number of the part of each token's group that lies in the token's line, from 1; 0
+    for a token in no group.
+
+    A group may cover a line break; only its part in the line is taken out of that line. A token
+    without text may stand in a group, which it does not split. An example:
+
+        group  0  0 -1  0  1  1
+        line   0  0  0  0  0  1
+        part   1  1  0  1  2  3
+    """
+    # Rows do not share groups, so a row begins a part, whatever the numbers are.
+    rows_B1 = torch.arange(len(groups_BT), device=groups_BT.device)[:, None]
+    rows_BT = rows_B1.expand_as(groups_BT)
+    return number_runs(groups_BT.flatten(), lines_BT.flatten(), rows_BT.flatten())
+
+
+def sums_of_runs(values_BT: Tensor, slot_N: Tensor) -> Tensor:
+    """(B, T): the sum of the values over the run of each token (`number_runs`); 0 for a token in no
+    run, even if it stands between tokens of one."""
+    # Slot 0 is that of all tokens without a number, whose sum is to be 0.
+    counted_N = torch.where(slot_N > 0, values_BT.flatten(), 0.0)
+    # There are at most N runs, so that the host need not wait to know how many.
+    sums = values_BT.new_zeros(len(slot_N) + 1).index_add_(0, slot_N, counted_N)
+    return sums[slot_N].view(values_BT.shape)
+
+
+def number_runs(numbers_N: Tensor, *further_N: Tensor) -> Tensor:
+    """(N,) numbers runs of equal values 1, 2, ... in order; 0 where the value is -1.
+
+    A run continues behind tokens of -1. There are at most N runs, so N + 1 slots hold their sums,
+    whatever the values are: a chunk of tokens may hold parts of several rows.
+
+    Args: further_N: columns in which the tokens of a run must be equal, too.
+    """
+    has_number_N = numbers_N >= 0
+    place_N = torch.arange(len(numbers_N), device=numbers_N.device)
+    last_N = torch.where(has_number_N, place_N, -1).cummax(0).values
+    before_N = torch.nn.functional.pad(last_N, (1, 0), value=-1)[:-1]
+    # `before_N` is the last position with a number before each one, so runs pass over tokens of -1.
+    begins_N = before_N < 0
+    for values_N in (numbers_N, *further_N):
+        begins_N = begins_N | (values_N[before_N.clamp_min(0)] != values_N)
+    return torch.where(has_number_N, (has_number_N & begins_N).cumsum(0), 0)
+
+
+def limit_that_keeps(share: float, limits_needed: NDArray[np.float64]) -> float:
+    """The least `window_max_loss`, in whole hundredths of a nat a byte, that keeps at least this
+    share of the tokens of clean text. A teacher that is weak, or strange to the domain, loses more
+    on every line; as a quantile of its losses, the limit drops a known share of clean tokens.
+
+    Args:
+        share: in (0, 1].
+        limits_needed: what each token of clean text needs (`collator.limits_needed`).
+    Raises: ConfigError for another share, for one that every limit keeps, or without tokens.
+    """
+    require(0 < share <= 1, f"the share to keep must be in (0, 1], got {share}")
+    require(limits_needed.size > 0, "no token of the clean text has a teacher loss")
+    rank = math.ceil(share * limits_needed.size) - 1  # of the last token that is to be kept
+    highest = float(np.partition(limits_needed, rank)[rank])
+    always = kept_share(-math.inf, limits_needed)
+    require(always < 1, "the clean text has no line of more than one token with a teacher loss")
+    require(
+        math.isfinite(highest),
+        f"the share to keep must be above {always:.4g}, which every limit keeps, because so many "
+        f"tokens of the clean text have no neighbours; got {share}",
+    )
+    hundredths = math.floor(100 * highest)  # may keep too few: it is rounded down
+    while kept_share(hundredths / 100, limits_needed) < share:
+        hundredths += 1
+    return hundredths / 100
+
+
+def kept_share(limit: float, limits_needed: NDArray[np.float64]) -> float:
+    """The share of the tokens that a `window_max_loss` keeps."""
+    return float(np.count_nonzero(limits_needed <= limit) / max(1, limits_needed.size))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,23 +245,10 @@ class Units:
         )
 
 
-def roles(
-    teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig
-) -> tuple[Tensor, Tensor]:
-    """Two boolean (B, T) tensors: the tokens that compete for being kept, and those that are kept
-    without competing. Source: section 6.2 of arXiv 2503.19123 (`include`, `exclude`, `mean`)."""
-    valid_BT = labels_BT != IGNORED
-    scored_BT = valid_BT & teacher_loss_BT.isfinite()
-    if config.unmapped == "mean":
-        # A token without a teacher loss gets the mean of its scope (`fill_with_mean`), so it ranks.
-        return valid_BT, torch.zeros_like(valid_BT)
-    return scored_BT, valid_BT & ~scored_BT & (config.unmapped == "include")
-
-
 def known_weights(
     teacher_loss_BT: Tensor, labels_BT: Tensor, units: Units, config: GuidanceConfig
 ) -> Tensor:
-    """(B, T) float32: `weights_of_lines` of tensors of your own.
+    """(B, T) float32: `weights_of_lines` of tensors of your own. No training step calls it.
 
     Args:
         teacher_loss_BT: nats; NaN for none.
@@ -80,224 +256,3 @@ def known_weights(
     Raises: ConfigError for guidance without a limit; ValueError if the groups are missing.
     """
     return weights_of_lines(units.batch(teacher_loss_BT, labels_BT), config)
-
-
-def weights_of_lines(batch: GuidedBatch, config: GuidanceConfig) -> Tensor:
-    """(B, T) float32: the weights that only `window_max_loss` decides, before the forward pass.
-
-    A weight is 1.0 for a token that competes and is not noise, and for an included one, which has
-    no teacher loss, even on a line that is noise; else 0.0.
-    A rule with a threshold on the excess loss multiplies it by its own weight, 0.0 or 1.0.
-
-    Raises: ConfigError for guidance without a limit; ValueError if the groups are missing.
-    """
-    if config.window_max_loss is None:
-        raise ConfigError(
-            "guidance.window_max_loss is None, which known_weights needs; set it, in nats a byte"
-        )
-    competing_BT, included_BT = roles(batch.teacher_loss, batch.labels_BT, config)
-    around_BT = teacher_loss_of_neighbours(batch, config)
-    # NaN, a token that has its line to itself, exceeds no limit: nothing speaks against it.
-    is_noise_BT = around_BT > config.window_max_loss
-    return (included_BT | (competing_BT & ~is_noise_BT)).float()
-
-
-def fixed_weights(batch: GuidedBatch, labels_BT: Tensor) -> Tensor:
-    """(B, T): the weights that `weights_of_lines` put into a batch, 0 for a label of -100. Raises:
-    ValueError for a batch without them."""
-    need = "window_max_loss needs the weights that are known beforehand"
-    return require_value(batch.weight, need).masked_fill(labels_BT == IGNORED, 0.0)
-
-
-def teacher_loss_of_neighbours(batch: GuidedBatch, config: GuidanceConfig) -> Tensor:
-    """(B, T) float64: the teacher's loss on the rest of each token's line, in nats a byte.
-
-    The rest is the line without the token's group, or without the token where there are no groups;
-    so no token decides about itself. NaN if nothing is left. The mean is smoothed: (loss + 8) /
-    (bytes + 8), with `SMOOTHING_BYTES` = 8. It is a sum of the losses L_T of Eq. 2 (arXiv
-    2503.19123); the rule itself is not the paper's: docs/guidance.md derives it.
-
-    Args: batch: one with the columns of lines.
-    Raises: ValueError without groups or their losses where the rule needs these.
-    """
-    assert batch.line is not None
-    assert batch.line_bytes is not None
-    if config.unit == "group" or config.needs_group_loss:
-        require_value(batch.line_groups, "unit: group needs the groups of the tokens")
-    teacher_loss_BT = batch.teacher_loss
-    if config.needs_group_loss:
-        teacher_loss_BT = require_value(
-            batch.group_loss, "window_max_loss needs the losses of the groups"
-        )
-    counted_BT = teacher_loss_BT.isfinite() & (batch.labels_BT != IGNORED)
-    loss_BT = torch.where(counted_BT, teacher_loss_BT, 0.0)
-    size_BT = torch.where(counted_BT, batch.line_bytes, 0)
-    loss_BT, size_BT = _rests_of_line([loss_BT, size_BT], batch.line, batch.line_groups)
-    means_BT = (loss_BT + SMOOTHING_BYTES) / (size_BT + SMOOTHING_BYTES)
-    return torch.where(size_BT > 0, means_BT, torch.nan)
-
-
-def require_value(value: Value | None, need: str) -> Value:
-    """Returns a value that a rule cannot do without.
-
-    Args: need: says which option needs what, for the message.
-    Raises: ValueError if the value is None.
-    """
-    if value is None:
-        raise ValueError(
-            f"guidance.{need}; give what guided_batch makes, use GuidedCollator or "
-            "add_teacher_loss, which make them, too, or another rule, such as the paper's, "
-            "GuidanceConfig(top_fraction=0.4)"
-        )
-    return value
-
-
-def excess_loss(student_nll_BT: Tensor, teacher_loss_BT: Tensor) -> Tensor:
-    """(B, T): how far the student is behind the teacher, in nats; NaN without a teacher loss.
-
-    This is L_S - L_T of Eq. 4 (arXiv 2503.19123), with `student_nll_BT` as L_S (Eq. 1) and
-    `teacher_loss_BT` as L_T (Eq. 2). `student_nll_BT` is detached: no gradient flows through a
-    rank. An infinite teacher loss counts as none.
-    """
-    teacher_BT = torch.where(teacher_loss_BT.isfinite(), teacher_loss_BT, torch.nan)
-    return student_nll_BT.detach() - teacher_BT
-
-
-def group_means(values_BT: Tensor, groups_BT: Tensor) -> Tensor:
-    """(B, T): the mean of `values_BT` over the group of each token; its own value if it has none.
-
-    Args:
-        groups_BT: the number of each token's group, -1 for none; tokens of a group follow one
-            another.
-
-    Sums are float64. The host does not wait for the device.
-    """
-    values, slot_N = values_BT.double(), number_runs(groups_BT.flatten())
-    means_BT = _sums(values, slot_N) / _sums(torch.ones_like(values), slot_N)
-    return torch.where(groups_BT >= 0, means_BT.to(values_BT.dtype), values_BT)
-
-
-def _rests_of_line(
-    columns: Sequence[Tensor], lines_BT: Tensor, groups_BT: Tensor | None
-) -> list[Tensor]:
-    """(B, T) float64 of each of some columns: the sum over the line of each token but for its
-    group. Lines and groups are numbered once, which takes longer than the sums."""
-    slot_of_line_N, rests = number_runs(lines_BT.flatten()), []
-    if groups_BT is not None:
-        slot_of_part_N = _number_parts(groups_BT, lines_BT)
-    for values_BT in columns:
-        values_BT = values_BT.double()
-        own_BT = values_BT  # the token's unit, which must not decide about itself
-        if groups_BT is not None:
-            own_BT = torch.where(groups_BT >= 0, _sums(values_BT, slot_of_part_N), values_BT)
-        rests.append(torch.where(lines_BT >= 0, _sums(values_BT, slot_of_line_N) - own_BT, 0.0))
-    return rests
-
-
-def _number_parts(groups_BT: Tensor, lines_BT: Tensor) -> Tensor:
-    """(N,): the number of the part of each token's group that lies in the token's line, from 1; 0
-    for a token in no group.
-
-    A group may cover a line break; only its part in the line is taken out of that line. A token
-    without text may stand in a group, which it does not split. An example:
-
-        group  0  0 -1  0  1  1
-        line   0  0  0  0  0  1
-        part   1  1  0  1  2  3
-    """
-    # Rows do not share groups, so a row begins a part, whatever the numbers are.
-    rows_B1 = torch.arange(len(groups_BT), device=groups_BT.device)[:, None]
-    rows_BT = rows_B1.expand_as(groups_BT)
-    return number_runs(groups_BT.flatten(), lines_BT.flatten(), rows_BT.flatten())
-
-
-def _sums(values_BT: Tensor, slot_N: Tensor) -> Tensor:
-    """(B, T): the sum of the values over the run of each token (`number_runs`); 0 for a token in no
-    run, even if it stands between tokens of one."""
-    # Slot 0 is that of all tokens without a number, whose sum is to be 0.
-    counted_N = torch.where(slot_N > 0, values_BT.flatten(), 0.0)
-    # There are at most N runs, so that the host need not wait to know how many.
-    sums = values_BT.new_zeros(len(slot_N) + 1).index_add_(0, slot_N, counted_N)
-    return sums[slot_N].view(values_BT.shape)
-
-
-def number_runs(numbers_N: Tensor, *further_N: Tensor) -> Tensor:
-    """(N,) numbers runs of equal values 1, 2, ... in order; 0 where the value is -1.
-
-    A run continues behind tokens of -1. There are at most N runs, so N + 1 slots hold their sums,
-    whatever the values are: a chunk of tokens may hold parts of several rows.
-
-    Args: further_N: columns in which the tokens of a run must be equal, too.
-    """
-    has_number_N = numbers_N >= 0
-    place_N = torch.arange(len(numbers_N), device=numbers_N.device)
-    last_N = torch.where(has_number_N, place_N, -1).cummax(0).values
-    before_N = torch.nn.functional.pad(last_N, (1, 0), value=-1)[:-1]
-    # `before_N` is the last position with a number before each one, so runs pass over tokens of -1.
-    begins_N = before_N < 0
-    for values_N in (numbers_N, *further_N):
-        begins_N = begins_N | (values_N[before_N.clamp_min(0)] != values_N)
-    return torch.where(has_number_N, (has_number_N & begins_N).cumsum(0), 0)
-
-
-class UnitFacts(NamedTuple):
-    """Why each token was kept or dropped, for pictures. A column is None if the rule does not use
-    it. A value is NaN if the token has no teacher loss or does not compete."""
-
-    excess_BT: Tensor | None
-    """The excess loss of each token's group in nats, for `unit: group`."""
-    neighbours_loss_BT: Tensor | None
-    """The teacher's smoothed loss on each token's neighbours in nats a byte, for
-    `window_max_loss`."""
-
-
-def unit_facts(student_nll_BT: Tensor, batch: GuidedBatch, guidance: GuidanceConfig) -> UnitFacts:
-    """Computes what a rule looks at, with each row as a scope.
-
-    Args:
-        student_nll_BT: nats.
-        batch: one with the columns of lines, on the same device, if the rule looks at them.
-        guidance: the rule of a method that ranks tokens.
-    """
-    competing_BT, _ = roles(batch.teacher_loss, batch.labels_BT, guidance)
-    groups_BT = batch.groups if batch.line_groups is None else batch.line_groups
-    excess_BT = loss_BT = None
-    if guidance.unit == "group" and groups_BT is not None:
-        excess_BT = excess_loss(group_means(student_nll_BT, groups_BT), batch.teacher_loss)
-        excess_BT = excess_BT.masked_fill(~competing_BT, torch.nan)
-    if batch.line is not None:
-        loss_BT = teacher_loss_of_neighbours(batch, guidance)
-        loss_BT = loss_BT.masked_fill(~competing_BT, torch.nan)
-    return UnitFacts(excess_BT, loss_BT)
-
-
-def limit_that_keeps(share: float, losses: NDArray[np.float64]) -> float:
-    """The least `window_max_loss`, in whole hundredths of a nat a byte, that keeps at least this
-    share of the tokens of clean text. A teacher that is weak, or strange to the domain, loses more
-    on every line; as a quantile of its losses, the limit drops a known share of clean tokens.
-
-    Args:
-        share: in (0, 1].
-        losses: `losses_of_neighbours` of clean text.
-    Raises: ConfigError for another share, for one that every limit keeps, or without losses.
-    """
-    require(0 < share <= 1, f"the share to keep must be in (0, 1], got {share}")
-    require(losses.size > 0, "no token of the clean text has a teacher loss")
-    rank = math.ceil(share * losses.size) - 1  # of the last token that is to be kept
-    highest = float(np.partition(losses, rank)[rank])
-    always = kept_share(-math.inf, losses)
-    require(always < 1, "the clean text has no line of more than one token with a teacher loss")
-    require(
-        math.isfinite(highest),
-        f"the share to keep must be above {always:.4g}, which every limit keeps, because so many "
-        f"tokens of the clean text have no neighbours; got {share}",
-    )
-    hundredths = math.floor(100 * highest)  # may keep too few: it is rounded down
-    while kept_share(hundredths / 100, losses) < share:
-        hundredths += 1
-    return hundredths / 100
-
-
-def kept_share(limit: float, losses: NDArray[np.float64]) -> float:
-    """The share of the tokens that a `window_max_loss` keeps."""
-    return float(np.count_nonzero(losses <= limit) / max(1, losses.size))

@@ -74,7 +74,7 @@ def judge_lines(
 
     nats_L, bytes_L = sums(nats_U), sums(bytes_U)
     rest_nats_U, rest_bytes_U = nats_L[line_U] - nats_U, bytes_L[line_U] - bytes_U
-    # The same quotient as in `line_rule.teacher_loss_of_neighbours`, which has no rest of 0 bytes.
+    # The same quotient as in `line_rule.rest_of_line_loss`, which has no rest of 0 bytes.
     mean_U = (rest_nats_U + SMOOTHING_BYTES) / (rest_bytes_U + SMOOTHING_BYTES)
     is_dropped_U = (rest_bytes_U > 0) & (mean_U > max_loss)
     is_noise = 2 * sums(bytes_U * is_dropped_U) > bytes_L

@@ -1,8 +1,9 @@
 """The language head with its loss, differentiable, a chunk of logits at a time.
 
-`one_pass_cross_entropy` computes each logit once, where the weight of a token depends on no token
-outside its unit: the default rule, and a threshold that is known beforehand. For rules that rank,
-such as the paper's, `chosen_cross_entropy` first computes the losses of all tokens.
+`one_pass_cross_entropy` computes each logit once, where the weight of a token needs no loss of the
+student outside its unit: under the default rule, whose weights are made before, and under a
+threshold that is known beforehand. For rules that rank, such as the paper's, `chosen_cross_entropy`
+first computes the losses of all tokens.
 
 B: rows, T: tokens of a row, N = B * T, K: tokens to train on, H: hidden size, V: vocabulary,
 C: tokens of a chunk.
@@ -27,9 +28,9 @@ class Choice(NamedTuple):
     """Float32, 0.0 or 1.0, or a share between them (baked weights, rules of a user's own); only
     `alm`, which has a `cross_entropy` of its own, gives negative ones, from -1."""
     thresholds_S: Tensor | None
-    """For each scope, the smallest excess loss that was kept, in nats. -inf: all competing units
-    were kept. NaN: none competed, or the `criterion` ranks by more than the excess loss. None: the
-    method chooses whole chunks of rows."""
+    """For each scope, the smallest excess loss that was kept, in nats. -inf: the rule has no
+    threshold on the excess loss. NaN: no unit competed, or the `criterion` ranks by more than the
+    excess loss. None: no threshold exists (`method: cpt`, `chunk`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class TokenMetrics:
 
 
 class LossSums(NamedTuple):
-    """Sums over tokens: tensors in a forward pass, floats for a window of steps."""
+    """Sums over tokens: tensors in a forward pass, floats for the steps of a line of the log."""
 
     nll: Any = 0.0
     """The student's losses on all predicted tokens."""
@@ -55,7 +56,7 @@ class LossSums(NamedTuple):
     """Excess losses of the tokens with a teacher loss."""
     teacher: Any = 0.0
     """The teacher's losses on these tokens."""
-    ranked: Any = 0.0
+    with_teacher_loss: Any = 0.0
     """The number of these tokens."""
     kept: Any = 0.0
     """The sum of the weights: where they are 0.0 or 1.0, the number of tokens trained on."""
@@ -81,6 +82,17 @@ class LossSums(NamedTuple):
         return torch.stack([part.to(nothing) for part in parts]).double()
 
 
+def excess_loss(student_nll_BT: Tensor, teacher_loss_BT: Tensor) -> Tensor:
+    """(B, T): how far the student is behind the teacher, in nats; NaN without a teacher loss.
+
+    This is L_S - L_T of Eq. 4 (arXiv 2503.19123), with `student_nll_BT` as L_S (Eq. 1) and
+    `teacher_loss_BT` as L_T (Eq. 2). `student_nll_BT` is detached: no gradient flows through a
+    rank. An infinite teacher loss counts as none.
+    """
+    teacher_BT = torch.where(teacher_loss_BT.isfinite(), teacher_loss_BT, torch.nan)
+    return student_nll_BT.detach() - teacher_BT
+
+
 def chosen_cross_entropy(
     hidden_BTH: Tensor,
     head: Head,
@@ -91,8 +103,9 @@ def chosen_cross_entropy(
 ) -> tuple[Tensor, TokenMetrics]:
     """The weighted sum of the losses of the tokens that `choose` keeps, given the losses of all.
 
-    This is N times L(S) of Eq. 3 (arXiv 2503.19123), -sum W(x_i) log P(x_i | x_<i; S), with
-    `weights_BT` as W and `nll_BT` as -log P (Eq. 1). The loop divides by the count of a step.
+    This is L(S) of Eq. 3 (arXiv 2503.19123) without its division by N: -sum W(x_i)
+    log P(x_i | x_<i; S), with `weights_BT` as W and `nll_BT` as -log P (Eq. 1). `Stepper.step`
+    divides by the predicted tokens of the whole step (`guidance.normalize`).
 
     Args:
         hidden_BTH: last hidden states; state i predicts `labels_BT[:, i]`.
@@ -106,8 +119,8 @@ def chosen_cross_entropy(
     # the three that gradients for all would take, if fewer than two thirds are kept.
     nll_BT = all_losses(hidden_NH, head, labels_N).view(labels_BT.shape)
     weights_BT, thresholds_S = choose(nll_BT)
-    is_no_share = ~((weights_BT >= 0) & (weights_BT <= 1)).all()  # NaN, too
-    if weights_BT.device.type == "cpu" and is_no_share:
+    is_out_of_range = ~((weights_BT >= 0) & (weights_BT <= 1)).all()  # NaN, too
+    if weights_BT.device.type == "cpu" and is_out_of_range:
         raise ValueError(
             f"guidance.method: its `choose` gives weights from {float(weights_BT.min()):g} to "
             f"{float(weights_BT.max()):g}; expected shares from 0 to 1"
@@ -120,7 +133,7 @@ def chosen_cross_entropy(
     # More tokens than the kept ones, if `num_kept` is only an upper bound.
     labels_K = torch.where(kept_N, labels_N, IGNORED)[rows_K]
     total, _ = head_loss(hidden_NH[rows_K], head, labels_K, weights_BT.flatten()[rows_K])
-    total = total * torch.where(is_no_share, torch.nan, 1.0)  # elsewhere the host does not wait
+    total = total * torch.where(is_out_of_range, torch.nan, 1.0)  # elsewhere the host does not wait
     return _with_all(total, kept_N, num_kept), metrics
 
 
@@ -147,7 +160,7 @@ def full_cross_entropy(
 def head_loss(
     hidden_KH: Tensor, head: Head, labels_K: Tensor, weights_K: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The sum of the losses of `labels_K`, with gradients for states, weights and bias.
+    """The sum of the losses of `labels_K`, with gradients for the states and the head.
 
     Args:
         hidden_KH: the states that predict the labels; their type, or autocast's, is that of the
@@ -155,7 +168,7 @@ def head_loss(
         labels_K: -100 takes no part.
         weights_K: of each loss; default: 1.
     Returns: float32 sum, and (K,) the terms of it without gradient. Products and the sum of the
-        weights' gradient over chunks are float32.
+        head's gradient over chunks are float32.
     """
     # The plain loss of weighted tokens is known: a first pass has ranked them.
     objective = CrossEntropy(labels_K, weights_K, reports_loss=False)
@@ -202,21 +215,21 @@ def one_pass_cross_entropy(
     hidden_BTH: Tensor,
     head: Head,
     labels_BT: Tensor,
-    weights: Weights,
+    token_weights: Weights,
     ends: ChunkEnds = None,
     *,
     threshold: float,
 ) -> tuple[Tensor, TokenMetrics]:
     """The weighted sum of Eq. 3 (arXiv 2503.19123) with each logit computed only once, for rules
-    in which the weight of a token depends on no losses of the student but those of its unit.
+    in which the weight of a token needs no losses of the student but those of its unit, or none.
 
     Args:
         hidden_BTH: last hidden states; state i predicts `labels_BT[:, i]`.
-        weights, ends: the arguments of `CrossEntropy`, for all tokens.
+        token_weights, ends: the arguments of `CrossEntropy`, for all tokens.
         threshold: is reported with the metrics, in nats.
     Returns: the sum, float32, with gradients, and the metrics of each token.
     """
-    shape, objective = labels_BT.shape, CrossEntropy(labels_BT.flatten(), weights, ends)
+    shape, objective = labels_BT.shape, CrossEntropy(labels_BT.flatten(), token_weights, ends)
     total, parts_N2 = chunked_loss(hidden_BTH.flatten(0, -2), head, objective)
     thresholds_S = total.new_full((1,), threshold, requires_grad=False)
     nll_BT, weights_BT = parts_N2[:, 1].view(shape), objective.weights_K.view(shape)

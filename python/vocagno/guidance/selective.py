@@ -119,7 +119,7 @@ def count_kept(teacher_loss_BT: Tensor, labels_BT: Tensor, guidance: GuidanceCon
     Raises: ValueError if it is known only after the forward pass (chunks, thresholds).
     """
     method = method_of(guidance)
-    if not method.knows_kept:
+    if not method.counts_kept_exactly:
         raise ValueError("how many tokens are kept is known only after the forward pass")
     return method.most_kept(
         *method.roles(teacher_loss_BT, labels_BT),

@@ -120,7 +120,7 @@ def guided_batch(
             )
     return replace(
         batch,
-        num_kept=counts.kept if method.knows_kept else None,
+        num_kept=counts.kept if method.counts_kept_exactly else None,
         guidance=guidance,
         buckets=None if targets is None else targets.table,
     )

@@ -139,7 +139,7 @@ def token_entry(where: str, method: Method, sums: LossSums, counts: TokenCounts)
     """
     # The host counted the kept tokens from the alignment, and the device ranked them: if the
     # numbers differ, columns and tokens do not belong together.
-    kept = counts.kept if method.knows_kept else sums.kept
+    kept = counts.kept if method.counts_kept_exactly else sums.kept
     # A loss that is not finite has its own error, which names the rows (`Watch`).
     if kept != sums.kept and math.isfinite(sums.nll):
         raise GuidanceError(

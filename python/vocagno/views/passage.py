@@ -258,7 +258,7 @@ COMPETING = set("top below reaches noise ahead behind start".split()) | {"not no
 
 def whys(guidance: GuidanceConfig) -> tuple[Why, ...]:
     """Returns the verdicts on predicted tokens that are possible under a rule."""
-    noise: tuple[Why, ...] = () if guidance.window is None else ("noise",)
+    noise: tuple[Why, ...] = () if not guidance.has_line_rule else ("noise",)
     if not guidance.is_explained:
         return "kept", "dropped"
     if guidance.is_matching:

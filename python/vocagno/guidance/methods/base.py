@@ -16,8 +16,13 @@ from torch.utils.data import get_worker_info
 from vocagno.alignment.mapping import align, reduce
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.batch import GuidedBatch, TokenCounts
-from vocagno.guidance.line_rule import excess_loss
-from vocagno.guidance.loss import Choice, LossSums, TokenMetrics, full_cross_entropy
+from vocagno.guidance.loss import (
+    Choice,
+    LossSums,
+    TokenMetrics,
+    excess_loss,
+    full_cross_entropy,
+)
 from vocagno.guidance.mappings import ComparedTokens, DocumentPairs
 from vocagno.models.head import Head
 from vocagno.models.losses import IGNORED
@@ -112,8 +117,12 @@ class Method(ABC):
         return torch.zeros_like(is_predicted_BT), is_predicted_BT
 
     @property
-    def knows_kept(self) -> bool:
-        """True if the number of kept tokens is known before the forward pass."""
+    def counts_kept_exactly(self) -> bool:
+        """True if `most_kept` is exact for any batch by its labels and teacher losses.
+
+        Otherwise it is an upper bound. Under the default rule, too: its weights need the lines,
+        which are no argument of `count_kept`, and a live teacher's losses come after the count.
+        """
         return True
 
     def most_kept(self, competing_BT: Tensor, included_BT: Tensor, batch: GuidedBatch) -> int:
@@ -133,7 +142,7 @@ class Method(ABC):
 
     def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidedBatch) -> Choice:
         """Weighs each token (W(x_i) of Eq. 3, arXiv 2503.19123), given the student's loss on it in
-        nats.
+        nats. Not called where `cross_entropy` has the weights without it, as by the default rule.
 
         Raises: ValueError if the batch lacks something that the method needs.
         """
@@ -167,18 +176,18 @@ def sums_of(
     """Sums up what is logged of a forward pass."""
     excess_BT = excess_loss(metrics.nll_BT, teacher_loss_BT)
     excess_BT = excess_BT.where(labels_BT != IGNORED, torch.nan)  # a loss of 0 stands there
-    is_ranked_BT = excess_BT.isfinite()
+    has_teacher_loss_BT = excess_BT.isfinite()
     sums = LossSums(
         nll=metrics.nll_BT.sum(),
         kept_nll=total,
         excess=excess_BT.nansum(),
-        teacher=teacher_loss_BT.where(is_ranked_BT, torch.nan).nansum(),
-        ranked=is_ranked_BT.sum(),
+        teacher=teacher_loss_BT.where(has_teacher_loss_BT, torch.nan).nansum(),
+        with_teacher_loss=has_teacher_loss_BT.sum(),
         kept=metrics.weights_BT.sum(),
     )
     if (thresholds_S := metrics.thresholds_S) is None:
         return sums
-    # -inf (all units kept) and NaN (none competed) have no place in a mean.
+    # -inf (no threshold on the excess loss) and NaN (no unit competed) have no place in a mean.
     has_threshold_S = thresholds_S.isfinite()
     threshold = torch.where(has_threshold_S, thresholds_S, 0.0).sum()
     return sums._replace(threshold=threshold, scopes=has_threshold_S.sum())

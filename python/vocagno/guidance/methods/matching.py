@@ -14,7 +14,8 @@ from torch import Tensor
 from vocagno.guidance.batch import GuidedBatch, TokenCounts
 from vocagno.guidance.bucket_loss import WITHOUT_ENTROPY, BucketCrossEntropy
 from vocagno.guidance.chunked_loss import chunked_loss
-from vocagno.guidance.line_rule import fixed_weights, group_means, require_value
+from vocagno.guidance.excess_rule import group_means
+from vocagno.guidance.line_rule import require_value, weights_of_batch
 from vocagno.guidance.loss import Choice, LossSums, TokenMetrics, one_pass_cross_entropy
 from vocagno.guidance.mappings import ComparedTokens, DocumentPairs, compared_groups, safe_cuts
 from vocagno.guidance.methods.base import StudentOutput, log_of_distance, sums_of
@@ -44,8 +45,8 @@ class Matching(TokenSelection):
 
     def loss_mask(self, labels_BT: Tensor, batch: GuidedBatch) -> Tensor:
         """(B, T) float32: 0.0 for noise and where nothing is predicted, else 1.0."""
-        if self.guidance.window is not None:
-            return fixed_weights(batch, labels_BT)
+        if self.guidance.has_line_rule:
+            return weights_of_batch(batch, labels_BT)
         return (labels_BT != IGNORED).float()
 
     def loss(self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch) -> StudentOutput:

@@ -15,17 +15,18 @@ from vocagno.guidance.chunked_loss import Weights
 from vocagno.guidance.excess_rule import (
     choose,
     fill_with_mean,
-    kept_count,
+    quota,
     quota_of_roles,
     top,
     weights_of_chunks,
 )
-from vocagno.guidance.line_rule import excess_loss, fixed_weights, roles
+from vocagno.guidance.line_rule import roles, weights_of_batch
 from vocagno.guidance.loss import (
     Choice,
     LossSums,
     TokenMetrics,
     chosen_cross_entropy,
+    excess_loss,
     one_pass_cross_entropy,
 )
 from vocagno.guidance.mappings import (
@@ -51,7 +52,7 @@ class Selection(Method):
         return roles(teacher_loss_BT, labels_BT, self.guidance)
 
     @property
-    def knows_kept(self) -> bool:
+    def counts_kept_exactly(self) -> bool:
         return self.guidance.keeps_quota
 
     def cross_entropy(
@@ -71,10 +72,10 @@ class Selection(Method):
         """Adds the mean excess loss, the teacher's mean loss, and the mean threshold."""
         if not counts.with_text:  # chunks chosen at random are not compared with a teacher
             return {}
-        ranked = max(1.0, sums.ranked)
+        count = max(1.0, sums.with_teacher_loss)
         entry = {
-            "mean_excess_loss": sums.excess / ranked,
-            "mean_teacher_loss": sums.teacher / ranked,
+            "mean_excess_loss": sums.excess / count,
+            "mean_teacher_loss": sums.teacher / count,
         }
         if sums.scopes:
             entry["threshold"] = sums.threshold / sums.scopes
@@ -115,26 +116,27 @@ class TokenSelection(Selection):
     def cross_entropy(
         self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch
     ) -> tuple[Tensor, TokenMetrics]:
-        """Computes each logit once if the weight of a unit depends on no other unit: under the
-        default rule, by the weights of the batch, and a fixed threshold; or else by `Selection`."""
+        """Computes each logit once if a weight needs no student loss of other units: under the
+        default rule, whose weights the batch brings, and under a fixed threshold. Otherwise, and
+        without gradients, `Selection` does it in two passes, by `choose`."""
         guidance = self.guidance
         if not (guidance.has_fixed_threshold and torch.is_grad_enabled()):
             return super().cross_entropy(hidden_BTH, head, batch)
         labels_BT, ends = batch.labels_BT, None
-        weights: Weights
+        token_weights: Weights
         if guidance.has_no_threshold:
-            weights = fixed_weights(batch, labels_BT).flatten()
+            token_weights = weights_of_batch(batch, labels_BT).flatten()
         else:
-            weights, ends = weights_of_chunks(labels_BT, batch, guidance)
+            token_weights, ends = weights_of_chunks(labels_BT, batch, guidance)
         threshold = guidance.threshold_without_quota
         return one_pass_cross_entropy(
-            hidden_BTH, head, labels_BT, weights, ends, threshold=threshold
+            hidden_BTH, head, labels_BT, token_weights, ends, threshold=threshold
         )
 
 
 class VocAgno(TokenSelection):
-    """By its options, the rule of lines (`rules.weights_of_lines`) or the paper's
-    (`ranking.choose`, Eq. 4 of arXiv 2503.19123) (`method: vocagno`)."""
+    """By its options, the rule of lines (`line_rule.weights_of_lines`) or the paper's
+    (`excess_rule.choose`, Eq. 4 of arXiv 2503.19123) (`method: vocagno`)."""
 
 
 class Rho1(TokenSelection):
@@ -195,7 +197,7 @@ class Chunk(Selection):
             # As in `choose`: a chunk competes as a whole, whatever the roles of its tokens are.
             competes = count > 0 if self.is_random or config.unmapped == "mean" else scored
             sizes = count[competes].sort(descending=True).values
-            num_kept = kept_count(torch.tensor(len(sizes)), config.top_fraction)
+            num_kept = quota(torch.tensor(len(sizes)), config.top_fraction)
             kept += int(sizes[: int(num_kept)].sum())
             if config.unmapped == "include":
                 kept += int(count[~competes].sum())
