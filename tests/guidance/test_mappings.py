@@ -32,17 +32,18 @@ def pieces_of(student, teacher, student_cu=None, teacher_cu=None, **more):
     given = {
         "num_tokens": np.diff(student_cu),
         "num_prompt": np.zeros(count, np.int64),
-        "numbers": [7] * count,
+        "document_numbers": [7] * count,
         "first_bytes": [0] * count,
         "end_bytes": [99] * count,
         "is_missing": np.zeros(count, bool),
-        "first_rows": np.zeros(count, np.int64),
+        "teacher_tokens_before": np.zeros(count, np.int64),
         "teacher_nll": np.zeros(len(teacher), np.float32),
         "teacher_cu": np.array(teacher_cu or [0, len(teacher)]),
         "row_sizes": [len(student)],
         "row_pieces": np.arange(count + 1),
     }
-    return DocumentPairs(student=student, teacher=teacher, student_cu=student_cu, **given | more)
+    spans = {"student_spans": student, "teacher_spans": teacher}
+    return DocumentPairs(**spans, student_cu=student_cu, **given | more)
 
 
 def compare(student, teacher, nll, predicted=None, ends=(), **cu):

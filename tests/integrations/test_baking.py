@@ -169,7 +169,7 @@ def test_the_counts_are_those_of_the_baked_streams(made):
     assert counts["tokens"] == len(row.ids)
     assert counts["missing_tokens"] == counts["missing_documents"] == 0
     assert counts["losses"] == np.isfinite(streams[LOSSES]).sum()
-    assert counts["with_text"] == (sides.student[:, 0] < sides.student[:, 1]).sum()
+    assert counts["with_text"] == (sides.student_spans[:, 0] < sides.student_spans[:, 1]).sum()
     assert counts["scored"] == np.isfinite(view.teacher_loss).sum()
     assert counts["scored"] <= counts["scorable"] < counts["with_text"]
     assert spans.prefix_ids

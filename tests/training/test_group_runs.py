@@ -59,7 +59,7 @@ def test_a_live_teacher_s_losses_of_groups_are_those_of_its_tokens(
         sizes = [len(row.ids) for row in chosen]
         own = np.concatenate([row.spans for row in chosen])
         cuts = np.cumsum([0, *(n for row in chosen for n in row.num_tokens)])
-        theirs = sides.teacher
+        theirs = sides.teacher_spans
         counts = sides.windowed.tokens.cu_seqlens
         groups = vocagno.groups(own, theirs, student_cu_seqlens=cuts, teacher_cu_seqlens=counts)
         expected = {

@@ -138,7 +138,9 @@ class BucketTargets:
         """
         # Workers of a DataLoader share the cores among them, as their torch does.
         num_threads = None if get_worker_info() is None else 1
-        rows = starts(pairs.student, pairs.teacher, **pairs.cu_seqlens, num_threads=num_threads)
+        rows = starts(
+            pairs.student_spans, pairs.teacher_spans, **pairs.cu_seqlens, num_threads=num_threads
+        )
         buckets = self.buckets[number]
         of_student = _look_up(buckets.student, ids)
         of_teacher = of_student

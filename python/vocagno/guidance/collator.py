@@ -219,7 +219,7 @@ class Collator:
         assert compared.is_first_only is not None
         loss, reasons = batch.teacher_loss.numpy(), batch.reasons.numpy()
         has_label = (batch.labels_BT != IGNORED).numpy()
-        covers_text = pairs.student[:, 0] < pairs.student[:, 1]
+        covers_text = pairs.student_spans[:, 0] < pairs.student_spans[:, 1]
         if not pairs.documents:  # no text is aligned: all tokens count, or none does
             covers_text = np.full(len(covers_text), self.scores is not None)
         is_missing = np.repeat(pairs.is_missing, pairs.num_tokens)

@@ -35,15 +35,15 @@ class DocumentPairs:
     n: student tokens of all rows, one after the other; M: the teacher's tokens of all pieces.
     """
 
-    student: NDArray[np.int32]
-    """(n, 2) spans, bytes."""
+    student_spans: NDArray[np.int32]
+    """(n, 2) bytes of each token in its document."""
     num_tokens: NDArray[np.int64]
     """The number of student tokens of each piece."""
     num_prompt: NDArray[np.int64]
     """The number of them, from the first, that belong to a prompt."""
     student_cu: NDArray[np.int64]
     """(pieces + 1,) the first student token of each piece, and the number of them all."""
-    numbers: list[int]
+    document_numbers: list[int]
     """The number of each piece's document."""
     first_bytes: list[int]
     """The byte of its document at which each piece begins."""
@@ -51,10 +51,10 @@ class DocumentPairs:
     """The byte at which it ends."""
     is_missing: NDArray[np.bool_]
     """True for pieces of documents without scores."""
-    first_rows: NDArray[np.int64]
+    teacher_tokens_before: NDArray[np.int64]
     """The number of teacher tokens that the document has before those of each piece."""
-    teacher: NDArray[np.int32]
-    """(M, 2) spans, bytes."""
+    teacher_spans: NDArray[np.int32]
+    """(M, 2) bytes of each token in its document."""
     teacher_nll: NDArray[np.float32]
     """(M,) losses in nats; NaN for none."""
     teacher_cu: NDArray[np.int64]
@@ -67,7 +67,8 @@ class DocumentPairs:
     """The teacher's scores of each piece, with candidates if the store was asked for them. Empty if
     no text is aligned: without a teacher, or with one that reads the rows as they are."""
     windowed: "WindowedTexts | None" = None
-    """Text for a live teacher; None with stored scores."""
+    """The text of the pieces, cut into windows that a live teacher can read at once; None with
+    stored scores."""
 
     @property
     def cu_seqlens(self) -> dict[str, NDArray[np.int64]]:
@@ -78,23 +79,23 @@ class DocumentPairs:
         """(rows, 2) the range of teacher tokens that belong to the pieces of each row."""
         return self.teacher_cu[np.stack([self.row_pieces[:-1], self.row_pieces[1:]], 1)]
 
-    def teacher_rows(self) -> list[NDArray[np.int64]]:
-        """The teacher's tokens that share text with each row; none if a document is missing: the
-        rest would be cut as if it were all."""
+    def teacher_tokens_of_rows(self) -> list[NDArray[np.int64]]:
+        """The indices (of M) of the teacher's tokens that share text with each row; none if a
+        document is missing: the rest would be cut as if it were all."""
         inside = self.sharing_text(self.first_bytes)
-        rows_of_rows = []
+        tokens_of_rows = []
         for first, stop in itertools.pairwise(self.row_pieces.tolist()):
             start, end = self.teacher_cu[[first, stop]]
-            rows = start + np.flatnonzero(inside[start:end])
-            rows_of_rows.append(rows[:0] if self.is_missing[first:stop].any() else rows)
-        return rows_of_rows
+            tokens = start + np.flatnonzero(inside[start:end])
+            tokens_of_rows.append(tokens[:0] if self.is_missing[first:stop].any() else tokens)
+        return tokens_of_rows
 
     def learnt(self) -> NDArray[np.bool_]:
         """(M,) True for teacher tokens that share text with what their row learns, which is all of
         it but prompts."""
         # Without a prompt a piece is learnt from its first byte on.
         prompt_ends = [
-            int(self.student[token : token + count, 1].max(initial=first))
+            int(self.student_spans[token : token + count, 1].max(initial=first))
             for token, count, first in zip(
                 self.student_cu.tolist(), self.num_prompt.tolist(), self.first_bytes, strict=False
             )
@@ -106,20 +107,20 @@ class DocumentPairs:
         the row, from `first_bytes` of each piece on."""
         sizes = np.diff(self.teacher_cu)
         first, end = np.repeat(first_bytes, sizes), np.repeat(self.end_bytes, sizes)
-        starts, ends = self.teacher.T
+        starts, ends = self.teacher_spans.T
         inside: NDArray[np.bool_] = (starts < ends) & (starts < end) & (ends > first)
         return inside
 
     def with_text(self, piece: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows of a piece whose spans are not empty, of both sides."""
-        student = _with_text(self.student, *self.student_cu[piece : piece + 2])
-        return student, _with_text(self.teacher, *self.teacher_cu[piece : piece + 2])
+        """The indices (of n and of M) of the tokens of a piece whose spans are not empty."""
+        student = _with_text(self.student_spans, *self.student_cu[piece : piece + 2])
+        return student, _with_text(self.teacher_spans, *self.teacher_cu[piece : piece + 2])
 
     def first_only(self, overlapping_tokens: NDArray[np.int32]) -> NDArray[np.bool_]:
         """(n,) True for student tokens that are mapped only to the first teacher token of their
         document. Without a BOS that token has no loss, which is no fault of the alignment."""
         # -2: no range stops there. -1 would be that of an unmapped token.
-        first_stop = np.where(self.first_rows == 0, self.teacher_cu[:-1] + 1, -2)
+        first_stop = np.where(self.teacher_tokens_before == 0, self.teacher_cu[:-1] + 1, -2)
         first_only: NDArray[np.bool_] = overlapping_tokens[:, 1] == np.repeat(
             first_stop, self.num_tokens
         )
@@ -159,20 +160,20 @@ def identity_map(pairs: DocumentPairs) -> NDArray[np.int32]:
     Returns: (n, 2) int32 ranges of one teacher row each, (-1, -1) for tokens without text.
     Raises: GuidanceError if the tokens are not the same, which names document and bytes.
     """
-    student, teacher = pairs.student, pairs.teacher
+    student, teacher = pairs.student_spans, pairs.teacher_spans
     mapping = np.full((len(student), 2), UNMAPPED, np.int32)
     begins_row = {*pairs.row_pieces.tolist()}
-    for piece, document in enumerate(pairs.numbers):
-        student_rows, teacher_rows = pairs.with_text(piece)
-        if not len(teacher_rows) or not len(student_rows):
+    for piece, document in enumerate(pairs.document_numbers):
+        student_tokens, teacher_tokens = pairs.with_text(piece)
+        if not len(teacher_tokens) or not len(student_tokens):
             continue  # a document without scores has no loss, which is no difference of tokens
-        own_spans, first = student[student_rows], 0
+        own_spans, first = student[student_tokens], 0
         if piece in begins_row:
-            first = _first_counterpart(own_spans, teacher[teacher_rows])
-        rows = teacher_rows[first : first + len(student_rows)]
-        if len(rows) < len(student_rows) or (own_spans != teacher[rows]).any():
+            first = _first_counterpart(own_spans, teacher[teacher_tokens])
+        rows = teacher_tokens[first : first + len(student_tokens)]
+        if len(rows) < len(student_tokens) or (own_spans != teacher[rows]).any():
             raise GuidanceError(_difference(own_spans, teacher[rows], document))
-        mapping[student_rows, 0], mapping[student_rows, 1] = rows, rows + 1
+        mapping[student_tokens, 0], mapping[student_tokens, 1] = rows, rows + 1
     return mapping
 
 
@@ -183,26 +184,26 @@ def positional_map(pairs: DocumentPairs) -> NDArray[np.int32]:
     Source: the published ULD (Boizard et al., arXiv 2402.12030) compares sequences position by
     position, up to the length of the shorter one.
     """
-    mapping = np.full((len(pairs.student), 2), UNMAPPED, np.int32)
-    for piece in range(len(pairs.numbers)):
-        student_rows, teacher_rows = pairs.with_text(piece)
-        count = min(len(student_rows), len(teacher_rows))
-        mapping[student_rows[:count], 0] = teacher_rows[:count]
-        mapping[student_rows[:count], 1] = teacher_rows[:count] + 1
+    mapping = np.full((len(pairs.student_spans), 2), UNMAPPED, np.int32)
+    for piece in range(len(pairs.document_numbers)):
+        student_tokens, teacher_tokens = pairs.with_text(piece)
+        count = min(len(student_tokens), len(teacher_tokens))
+        mapping[student_tokens[:count], 0] = teacher_tokens[:count]
+        mapping[student_tokens[:count], 1] = teacher_tokens[:count] + 1
     return mapping
 
 
 def chunk_maps(pairs: DocumentPairs, chunks: int) -> NDArray[np.int32]:
-    """(n, 2): `chunk_map` of each row, of the teacher's tokens that share text with it. What lies
-    between them shares none, and has no loss."""
+    """(n, 2): `chunk_map` of each row, of the teacher's tokens that share text with it. Between
+    these lie only special tokens of the teacher, which have no loss."""
     maps = []
-    for num_tokens, teacher_rows in zip(pairs.row_sizes, pairs.teacher_rows(), strict=True):
-        mapping = chunk_map(num_tokens, len(teacher_rows), chunks)
+    for num_tokens, tokens in zip(pairs.row_sizes, pairs.teacher_tokens_of_rows(), strict=True):
+        mapping = chunk_map(num_tokens, len(tokens), chunks)
         is_mapped = mapping[:, 0] >= 0
         # `chunk_map` counts the tokens that share text with the row; others may lie between them.
         first, stop = mapping[is_mapped].T
-        mapping[is_mapped, 0] = teacher_rows[first]
-        mapping[is_mapped, 1] = teacher_rows[stop - 1] + 1
+        mapping[is_mapped, 0] = tokens[first]
+        mapping[is_mapped, 1] = tokens[stop - 1] + 1
         maps.append(mapping)
     return np.concatenate(maps)
 
@@ -264,7 +265,7 @@ def compared_groups(pairs: DocumentPairs, is_predicted: NDArray[np.bool_] | None
     is not predicted (the first of a row, those of a prompt), if it holds the last token of a row,
     whose text may continue in the next one, or if the teacher's text stops inside it.
     """
-    student, teacher = pairs.student, pairs.teacher
+    student, teacher = pairs.student_spans, pairs.teacher_spans
     all_groups = groups(student, teacher, **pairs.cu_seqlens)
     with_text = student[:, 0] < student[:, 1]
     is_whole = with_text.copy()
@@ -298,13 +299,13 @@ def compared_groups(pairs: DocumentPairs, is_predicted: NDArray[np.bool_] | None
 def _stops_early(pairs: DocumentPairs, all_groups: Groups) -> NDArray[np.bool_]:
     """(G,) True for a group inside which the teacher's text of a document ends. The teacher's loss
     would be of less text than the student's."""
-    teacher, cu_seqlens = pairs.teacher, pairs.teacher_cu
+    teacher, cu_seqlens = pairs.teacher_spans, pairs.teacher_cu
     with_text = np.where(teacher[:, 0] < teacher[:, 1], np.arange(len(teacher)), -1)
     # Special tokens may follow the last token with text, where the text stops.
     last_so_far = np.maximum.accumulate(with_text)
     stops = cu_seqlens[1:][np.diff(cu_seqlens) > 0]
     last = all_groups.teacher[:, 1] - 1
-    ends_early = teacher[last, 1] < pairs.student[all_groups.student[:, 1] - 1, 1]
+    ends_early = teacher[last, 1] < pairs.student_spans[all_groups.student[:, 1] - 1, 1]
     stops_early: NDArray[np.bool_] = np.isin(last, last_so_far[stops - 1]) & ends_early
     return stops_early
 
@@ -324,6 +325,7 @@ def safe_cuts(groups: ArrayLike) -> NDArray[np.int64]:
     groups_N = np.asarray(groups).ravel()
     places = np.flatnonzero(groups_N >= 0)
     begins = np.flatnonzero(np.diff(groups_N[places], prepend=-1))
+    # first, last: the positions of each group's first and last token.
     first, last = places[begins], places[np.append(begins[1:], len(places))[: len(begins)] - 1]
     # A position is inside a group if more groups begin before it than have ended.
     changes = np.zeros(len(groups_N) + 2, np.int64)

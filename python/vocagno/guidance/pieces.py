@@ -70,11 +70,11 @@ def read_pieces(rows: Sequence[Row], scores: StoredScores | LivePieces) -> Docum
     else:
         documents = list(map(scores.piece, numbers, first_bytes, end_bytes))
     return DocumentPairs(
-        student=student,
+        student_spans=student,
         num_tokens=num_tokens,
         num_prompt=np.concatenate([row.num_prompt for row in rows]),
         student_cu=student_cu,
-        numbers=numbers,
+        document_numbers=numbers,
         first_bytes=first_bytes,
         end_bytes=end_bytes,
         row_sizes=[len(row.ids) for row in rows],
@@ -89,8 +89,8 @@ def _teacher_side(documents: Sequence[DocumentScores]) -> dict[str, Any]:
     return {
         "documents": documents,
         "is_missing": np.array([bool(scores.missing) for scores in documents]),
-        "first_rows": np.array([scores.first_row for scores in documents]),
-        "teacher": np.concatenate([scores.spans for scores in documents]),
+        "teacher_tokens_before": np.array([scores.first_row for scores in documents]),
+        "teacher_spans": np.concatenate([scores.spans for scores in documents]),
         "teacher_nll": np.concatenate([scores.nll for scores in documents]).astype(np.float32),
         "teacher_cu": _boundaries([len(scores.nll) for scores in documents]),
     }
@@ -143,7 +143,7 @@ def stored_targets(
     candidates = _candidates(pairs.documents, counts[0], needs_entropy=needs_entropy)
     of_teachers = [targets.of_stored(pairs, ids, candidates)]
     for number, store in enumerate(further_stores, 1):
-        ranges = pairs.numbers, pairs.first_bytes, pairs.end_bytes
+        ranges = pairs.document_numbers, pairs.first_bytes, pairs.end_bytes
         # The student's tokens stay; every teacher cuts the same text into tokens of its own.
         side = replace(pairs, **_teacher_side(list(map(store.piece, *ranges))))
         candidates = _candidates(side.documents, counts[number], needs_entropy=needs_entropy)
@@ -185,8 +185,8 @@ def align_rows(
     overlapping_tokens = method.overlapping_tokens(pairs)
     compared = method.compare(pairs, overlapping_tokens, is_predicted)
     reasons = unmapped_reasons(
-        pairs.student,
-        pairs.teacher,
+        pairs.student_spans,
+        pairs.teacher_spans,
         overlapping_tokens,
         losses=pairs.teacher_nll,
         **pairs.cu_seqlens,
@@ -207,16 +207,16 @@ def _without_text(rows: Sequence[Row], *, reads_rows: bool) -> tuple[DocumentPai
     n, cu_seqlens = len(spans), _boundaries(num_tokens)
     nothing = np.zeros(len(num_tokens), np.int64)
     pairs = DocumentPairs(
-        student=spans,
+        student_spans=spans,
         num_tokens=num_tokens,
         num_prompt=np.concatenate([row.num_prompt for row in rows]),
         student_cu=cu_seqlens,
-        numbers=np.concatenate([row.documents for row in rows]).tolist(),
+        document_numbers=np.concatenate([row.documents for row in rows]).tolist(),
         first_bytes=nothing.tolist(),
         end_bytes=nothing.tolist(),
         is_missing=nothing > 0,
-        first_rows=nothing,
-        teacher=spans if reads_rows else spans[:0],
+        teacher_tokens_before=nothing,
+        teacher_spans=spans if reads_rows else spans[:0],
         teacher_nll=np.zeros(n if reads_rows else 0, np.float32),
         teacher_cu=cu_seqlens if reads_rows else np.append(nothing, 0),
         row_sizes=[len(row.ids) for row in rows],
@@ -249,23 +249,25 @@ def live_text(
     """
     assert pairs.windowed is not None
     by_group = compared.by_group or compared
-    # A distribution is compared with one teacher token of the range, a loss with all of them.
-    partner_N = first_asked(compared.mapping, pairs.windowed.is_asked)
+    # Asked are the teacher tokens whose loss the live teacher has to compute: those with text that
+    # it can predict. A loss is of all of a student token's range; a distribution is compared with
+    # that of one, its partner, which is the first asked one.
+    partner_n = first_asked(compared.mapping, pairs.windowed.is_asked)
     # The teacher's loss of a group is divided by these; a token without a group is one of its own.
-    group_sizes_N = np.ones(len(compared.mapping), np.int64)
+    group_sizes_n = np.ones(len(compared.mapping), np.int64)
     if by_group.groups is not None:
-        in_group_N = by_group.groups >= 0
-        sizes = np.bincount(by_group.groups[in_group_N])
-        group_sizes_N[in_group_N] = sizes[by_group.groups[in_group_N]]
+        in_group_n = by_group.groups >= 0
+        sizes = np.bincount(by_group.groups[in_group_n])
+        group_sizes_n[in_group_n] = sizes[by_group.groups[in_group_n]]
     return LiveText(
         pairs.windowed,
         is_asked_M=torch.from_numpy(pairs.windowed.is_asked),
         mapping_N2=torch.from_numpy(compared.mapping),
         tokens_BT=places_BT,
-        partner_BT=put(partner_N, places_BT, -1),
+        partner_BT=put(partner_n, places_BT, -1),
         is_inside_M=torch.from_numpy(pairs.learnt()),
         ranges_B2=torch.from_numpy(pairs.teacher_ranges()),
         group_mapping_N2=torch.from_numpy(by_group.mapping),
-        sizes_N=torch.from_numpy(group_sizes_N),
+        sizes_N=torch.from_numpy(group_sizes_n),
         targets_BT3=None if target_rows is None else put(target_rows, places_BT, -1),
     )

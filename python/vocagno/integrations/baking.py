@@ -204,14 +204,14 @@ class Baker:
     ) -> Counter[str]:
         """The counts of documents and tokens, by what became of them."""
         reasons = unmapped_reasons(
-            pieces.student,
-            pieces.teacher,
+            pieces.student_spans,
+            pieces.teacher_spans,
             overlapping_tokens,
             losses=pieces.teacher_nll,
             **pieces.cu_seqlens,
         )[:-1]
         has_scores = ~np.repeat(pieces.is_missing, pieces.num_tokens)[:-1]
-        is_text = (pieces.student[:, 0] < pieces.student[:, 1])[:-1] & has_scores
+        is_text = (pieces.student_spans[:, 0] < pieces.student_spans[:, 1])[:-1] & has_scores
         # The teacher predicts the first token of a document from nothing. What shares text with no
         # other token cannot have a loss, and does not count against the coverage.
         scorable = is_text & ~(

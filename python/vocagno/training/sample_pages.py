@@ -141,9 +141,11 @@ class Sampler:
         # Groups without all losses are unmapped, but both sides are shown.
         shared = compared.mapping
         if compared.groups is not None:
-            shared = align(row.spans, pairs.teacher)
+            shared = align(row.spans, pairs.teacher_spans)
         shown = _mapped_rows(shared)
-        end = max(int(spans[:, 1].max(initial=0)) for spans in (row.spans, pairs.teacher[shown]))
+        end = max(
+            int(spans[:, 1].max(initial=0)) for spans in (row.spans, pairs.teacher_spans[shown])
+        )
         data = sample.text.encode()
         # A token may end inside a character: continue with the first byte that continues none.
         while end < len(data) and data[end] & 0xC0 == 0x80:
@@ -216,10 +218,10 @@ class Sampler:
         elif self.live_teacher is not None:
             ids = sample.row.ids[shown]
         else:  # the ids are not stored: the whole document is tokenized again
-            before = int(pairs.first_rows[0])
+            before = int(pairs.teacher_tokens_before[0])
             ids = self.teacher.try_encode([sample.text])[0].ids
             ids = ids[before + shown.start : before + shown.stop]
-        spans, losses = pairs.teacher[shown].tolist(), nll[shown].tolist()
+        spans, losses = pairs.teacher_spans[shown].tolist(), nll[shown].tolist()
         tokens = []
         for place, ((start, end), loss) in enumerate(zip(spans, losses, strict=True)):
             index = None if ids is None else int(ids[place])

@@ -77,8 +77,8 @@ class Method(ABC):
         # Workers of a DataLoader share the cores among them, as their torch does.
         num_threads = None if get_worker_info() is None else 1
         return align(
-            pairs.student,
-            pairs.teacher,
+            pairs.student_spans,
+            pairs.teacher_spans,
             student_cu_seqlens=pairs.student_cu,
             teacher_cu_seqlens=pairs.teacher_cu,
             num_threads=num_threads,
