@@ -36,14 +36,15 @@ _LEAST_DROPPED = 1 / 32
 
 
 Weights = Callable[[Tensor, slice], Tensor] | Tensor | None
-"""The weights of `CrossEntropy`."""
+"""The weights of tokens, as `CrossEntropy` takes them."""
 
 
 class Objective:
     """The loss of each token as a weighted sum of parts, with its gradient for the logits."""
 
-    weights: Sequence[float] = (1.0,)
-    """Factors of the parts that are trained, not of tokens; later parts are only reported."""
+    part_factors: Sequence[float] = (1.0,)
+    """Factors of the parts that are trained, for all tokens alike; later parts are only
+    reported."""
     num_parts: int = 1
     """P, the number of parts."""
     ends: ChunkEnds = None
@@ -53,7 +54,7 @@ class Objective:
 
     def __call__(self, logits_CV: Tensor, place: slice) -> Tensor:
         """(C, P) the parts of the losses of the tokens at `place`; `logits_CV`, which are float32,
-        become the gradient of their weighted sum."""
+        become the gradient of their weighted sum (`part_factors`)."""
         raise NotImplementedError
 
     def rows(self, place: slice) -> Tensor | None:
@@ -72,24 +73,24 @@ class CrossEntropy(Objective):
     def __init__(
         self,
         labels_K: Tensor,
-        weights: Weights = None,
+        token_weights: Weights = None,
         ends: ChunkEnds = None,
         *,
         reports_loss: bool = True,
     ) -> None:
         """Args:
         labels_K: target ids; -100 takes no part.
-        weights: (K,), or a function of the losses (C,) of a chunk and its place that gives the
-            weights (C,), where they depend on the student; None: all are 1.
+        token_weights: (K,), or a function of the losses (C,) of a chunk and its place that gives
+            the weights (C,), where they depend on the student; None: all are 1.
         ends: positions at which a chunk may end; None for all.
         reports_loss: False if the plain loss is known: a first pass may have computed it.
         """
-        self._labels_K, self._weights, self._reports_loss = labels_K, weights, reports_loss
+        self._labels_K, self._token_weights = labels_K, token_weights
         self.ends: ChunkEnds = ends
-        self.num_parts = 1 if weights is None or not reports_loss else 2
+        self.num_parts = 1 if token_weights is None or not reports_loss else 2
         self.weights_K: Tensor = (
-            weights.float()
-            if isinstance(weights, Tensor)
+            token_weights.float()
+            if isinstance(token_weights, Tensor)
             else torch.zeros(labels_K.shape, device=labels_K.device)
         )
         """The weights; if a function gives them, those of the chunks that were computed so far."""
@@ -104,9 +105,9 @@ class CrossEntropy(Objective):
         nll_C = torch.where(is_asked_C, nll_C, 0.0)
         weights_C1 = is_asked_C[:, None].float()
         parts = [nll_C]
-        if self._weights is not None:
-            if not isinstance(self._weights, Tensor):
-                self.weights_K[place] = self._weights(nll_C, place)
+        if self._token_weights is not None:
+            if not isinstance(self._token_weights, Tensor):
+                self.weights_K[place] = self._token_weights(nll_C, place)
             weights_C = self.weights_K[place]
             weights_C1 = weights_C1 * weights_C[:, None]
             # Chosen, not only multiplied: an infinite loss times a weight of 0 would be NaN.
@@ -116,7 +117,7 @@ class CrossEntropy(Objective):
         return torch.stack(parts[: self.num_parts], 1)
 
     def rows(self, place: slice) -> Tensor | None:
-        return None if self._weights is None else kept_rows(self.weights_K[place])
+        return None if self._token_weights is None else kept_rows(self.weights_K[place])
 
 
 def kept_rows(weights_C: Tensor) -> Tensor | None:
@@ -137,7 +138,8 @@ def product_dtype(hidden: Tensor, head: Head) -> torch.dtype:
 
 
 def chunked_loss(hidden_KH: Tensor, head: Head, objective: Objective) -> tuple[Tensor, Tensor]:
-    """The weighted sum of all parts, with gradients for states and parameters of the head.
+    """The weighted sum of the parts that are trained (`Objective.part_factors`), with gradients
+    for states and parameters of the head.
 
     Args:
         hidden_KH: their type, or autocast's, is that of the operands of the products, which are
@@ -175,9 +177,10 @@ def _parts_of_chunks(
 
 
 def _weighted_sum(objective: Objective, parts_KP: Tensor) -> Tensor:
-    """The sum over tokens of the parts that are trained, each times its weight."""
-    sums = zip(objective.weights, parts_KP.sum(0), strict=False)  # later parts are only reported
-    return torch.stack([weight * part for weight, part in sums]).sum()
+    """The sum over tokens of the parts that are trained, each times its factor."""
+    # Later parts are only reported.
+    sums = zip(objective.part_factors, parts_KP.sum(0), strict=False)
+    return torch.stack([factor * part for factor, part in sums]).sum()
 
 
 class _ScaledBackward(torch.autograd.Function):
@@ -189,16 +192,16 @@ class _ScaledBackward(torch.autograd.Function):
         if ctx.is_used:
             raise RuntimeError("a second backward pass through one head loss is not supported")
         ctx.is_used = True  # the gradients are scaled where they stand
-        grad_KH, *of_weights = (
+        grad_KH, *of_parameters = (
             None if gradient is None else gradient.mul_(gradients[0]).to(dtype)
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
-        return grad_KH, None, None, None, *of_weights
+        return grad_KH, None, None, None, *of_parameters
 
 
 class _ChunkedLoss(_ScaledBackward):
     """The loss of a head that is a matrix. Each chunk's logits become their own gradient, which is
-    multiplied into the gradients of states and weights before the next chunk overwrites it."""
+    multiplied into the gradients of states and parameters before the next chunk overwrites it."""
 
     @staticmethod
     def forward(
@@ -214,15 +217,17 @@ class _ChunkedLoss(_ScaledBackward):
         states_KH, factor_VH = hidden_KH.to(dtype), weight_VH.to(dtype)
         head = replace(head, weight_VH=factor_VH).for_chunks()
         parts_KP = hidden_KH.new_empty(count, objective.num_parts, dtype=torch.float32)
-        # Products of tiles round their operands to `dtype` by themselves. So the gradient of the
-        # logits needs no rounded copy, and those of states and weights are sums in float32.
+        # A CPU with AMX multiplies bfloat16 in tiles and adds the products up in float32. torch has
+        # no such product with a float32 result, so it takes float32 operands, which oneDNN rounds
+        # to bfloat16 by itself (`products_of_tiles`). Then the gradient of the logits needs no
+        # rounded copy, and those of states and parameters are sums in float32.
         products: Callable[[], AbstractContextManager[None]] = nullcontext
         operand_KH = states_KH
         if multiplies_tiles(states_KH):
             products, operand_KH = products_of_tiles, states_KH.float()
             factor_VH, dtype = head.weight_VH, torch.float32
         grad_KH = torch.empty_like(operand_KH)
-        grad_VH = grad_V = None  # a frozen weight has no gradient, and takes no memory for one
+        grad_VH = grad_V = None  # a frozen matrix has no gradient, and takes no memory for one
         *_, weight_is_trained, bias_is_trained = ctx.needs_input_grad
         if weight_is_trained:
             # Nothing is chosen: gradients of 0, not of whatever stood in memory.
@@ -273,13 +278,13 @@ class _OwnChunkedLoss(_ScaledBackward):
         head: OwnHead,
         objective: Objective,
         dtype: torch.dtype,
-        *weights: Tensor,
+        *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:
         count = len(hidden_KH)
-        # Gradients add up in copies without a graph, not in `.grad` of the model's own weights.
+        # Gradients add up in copies without a graph, not in `.grad` of the model's own parameters.
         leaves = [
-            weight.detach().requires_grad_(is_trained)
-            for weight, is_trained in zip(
+            parameter.detach().requires_grad_(is_trained)
+            for parameter, is_trained in zip(
                 head.for_chunks().weights.values(), ctx.needs_input_grad[4:], strict=True
             )
         ]
@@ -297,11 +302,11 @@ class _OwnChunkedLoss(_ScaledBackward):
             torch.autograd.backward(logits_CV, grad_CV, inputs=asked)  # adds up in the leaves
             assert states_CH.grad is not None
             grad_KH[place] = states_CH.grad
-        if not count:  # nothing is chosen: gradients of 0, as DDP expects one for each weight
+        if not count:  # nothing is chosen: gradients of 0, as DDP expects one for each parameter
             for leaf in leaves:
                 leaf.grad = torch.zeros_like(leaf) if leaf.requires_grad else None
         gradients = grad_KH, *(leaf.grad for leaf in leaves)
-        return _keep_gradients(ctx, parts_KP, objective, (hidden_KH, *weights), gradients)
+        return _keep_gradients(ctx, parts_KP, objective, (hidden_KH, *parameters), gradients)
 
 
 def _keep_gradients(
@@ -330,7 +335,11 @@ def _moved_up_(matrix_CV: Tensor, rows_K: Tensor) -> Tensor:
 
 
 def _add_product_(sum_VH: Tensor, a_VC: Tensor, b_CH: Tensor, *, is_first: bool) -> None:
-    """Adds a product to a float32 sum; the first one overwrites what is in its memory."""
+    """Adds a product to a float32 sum; the first one overwrites what is in its memory.
+
+    Operands are float32 on a CPU with tiles (`_ChunkedLoss`). A GPU takes low precision and adds in
+    float32 (`widens`); other devices give a product of low precision.
+    """
     beta, widened = 0.0 if is_first else 1.0, widens(a_VC, b_CH)
     if a_VC.dtype == torch.float32:
         sum_VH.addmm_(a_VC, b_CH, beta=beta)

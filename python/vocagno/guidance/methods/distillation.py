@@ -177,8 +177,8 @@ class _WithDistance(Objective):
     ) -> None:
         self._labels_N, self._partner_N = labels_N, partner_N
         self._teacher = replace(teacher, head=teacher.head.for_chunks())
-        self.weights = (1.0, weight)
-        self.num_parts = len(self.weights)
+        self.part_factors = (1.0, weight)
+        self.num_parts = len(self.part_factors)
         self.width = (
             teacher.head.vocabulary_size
         )  # the teacher's logits stand next to the student's
@@ -199,7 +199,7 @@ class _WithDistance(Objective):
         gradient_CV = log_p_CV.exp_().mul_(asked_C1).scatter_add_(1, labels_C1, -asked_C1)
         # Filled, not multiplied: the state that stands for no partner may not be finite.
         slope_CV.masked_fill_(~has_partner_C1, 0.0)
-        gradient_CV[:, : slope_CV.shape[1]].add_(slope_CV, alpha=self.weights[1])
+        gradient_CV[:, : slope_CV.shape[1]].add_(slope_CV, alpha=self.part_factors[1])
         nll_C = torch.where(is_asked_C1, nll_C1, 0.0).squeeze(1)
         return torch.stack([nll_C, torch.where(partner_C >= 0, distance_C, 0.0)], 1)
 
