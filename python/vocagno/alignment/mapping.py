@@ -52,13 +52,15 @@ def _call_or_convert(
 
 
 class Reason(IntEnum):
-    """Tells whether a student token has a teacher loss by its own mapping, or else why not.
+    """Tells whether one of the teacher tokens that a student token is mapped to has a loss, or else
+    why not.
 
-    Compared by group, a MAPPED token may still have none: another token of its group lacks one.
+    Compared by group, a MAPPED token may have no teacher loss, if another token of its group lacks
+    one.
     """
 
     MAPPED = 0
-    """It has a teacher loss."""
+    """One of its own teacher tokens has a loss; its group may have none."""
     SPECIAL = 1
     """Its span is empty: BOS, EOS, padding, a lone dummy prefix."""
     TRUNCATED = 2

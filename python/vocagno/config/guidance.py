@@ -96,8 +96,9 @@ class GuidanceConfig:
     aggregation: Reduction = "max"
     """The function that makes one loss of those of several teacher tokens (Eq. 2)."""
     unmapped: Literal["include", "exclude", "mean"] = "include"
-    """Tokens without a teacher loss (special ones, and those that the teacher was not asked for):
-    all kept, none, or competing with the mean loss of the teacher's own tokens in the scope."""
+    """Tokens without a teacher loss (special ones, those that the teacher was not asked for, and
+    those of a group that has none): all kept, none, or competing with the mean loss of the
+    teacher's own tokens in the scope."""
     scope: Literal["sequence", "micro_batch"] = "sequence"
     """The scope in which excess losses are ranked: each row, or all rows of a micro-batch."""
     normalize: Literal["tokens", "selected"] = "tokens"

@@ -326,7 +326,8 @@ class Training:
                 progress.say(warning)
         progress.at(done, progress_note(entry))
         counts = window.counts
-        if self.live_teacher is None:  # documents without scores were counted in the whole corpus
+        if self.live_teacher is None:
+            # With stored scores, missing documents were checked before the run.
             counts = counts._replace(missing=0)
         check_coverage(counts, self.config.guidance, f"step {done}")
 

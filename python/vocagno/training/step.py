@@ -149,6 +149,7 @@ class Stepper:
         # needs one sum over the hosts.
         shared = self.host_sum(torch.cat([local.flatten(), torch.tensor([int(stop)])]))
         counts = TokenCounts(*shared[:-1].view_as(local).sum(0).tolist())
+        # `counts.kept` is exact wherever `normalize: selected` is allowed, else it may be a bound.
         is_mean_of_all = guidance.normalize == "tokens"
         denominator = counts.predicted if is_mean_of_all else counts.kept
         scale = loss_scale(num_processes, len(micro_batches), denominator)
