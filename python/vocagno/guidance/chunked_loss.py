@@ -36,7 +36,7 @@ _LEAST_DROPPED = 1 / 32
 
 
 Weights = Callable[[Tensor, slice], Tensor] | Tensor | None
-"""The weights of tokens, as `CrossEntropy` takes them."""
+"""The weights of tokens: values, a function that makes them (`CrossEntropy`), or 1 for all."""
 
 
 class Objective:

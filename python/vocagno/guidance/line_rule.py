@@ -132,9 +132,8 @@ def _rests_of_line(
         own_BT = values_BT  # the token's unit, which must not decide about itself
         if groups_BT is not None:
             own_BT = torch.where(groups_BT >= 0, sums_of_runs(values_BT, slot_of_part_N), values_BT)
-        rests.append(
-            torch.where(lines_BT >= 0, sums_of_runs(values_BT, slot_of_line_N) - own_BT, 0.0)
-        )
+        of_line_BT = sums_of_runs(values_BT, slot_of_line_N)
+        rests.append(torch.where(lines_BT >= 0, of_line_BT - own_BT, 0.0))
     return rests
 
 

@@ -16,13 +16,7 @@ from torch.utils.data import get_worker_info
 from vocagno.alignment.mapping import align, reduce
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.batch import GuidedBatch, TokenCounts
-from vocagno.guidance.loss import (
-    Choice,
-    LossSums,
-    TokenMetrics,
-    excess_loss,
-    full_cross_entropy,
-)
+from vocagno.guidance.loss import Choice, LossSums, TokenMetrics, excess_loss, full_cross_entropy
 from vocagno.guidance.mappings import ComparedTokens, DocumentPairs
 from vocagno.models.head import Head
 from vocagno.models.losses import IGNORED
