@@ -19,6 +19,15 @@ def test_without_a_rule_lines_that_are_noise_are_dropped():
     assert GuidanceConfig(window_max_loss=2.5) == GuidanceConfig(**LINES | {"window_max_loss": 2.5})
 
 
+def test_a_limit_below_that_of_the_smoothing_warns():
+    """8 bytes of 1 nat each make a short line noise on which the teacher loses nothing."""
+    assert GuidanceConfig().warning is None
+    assert GuidanceConfig(top_fraction=0.4).warning is None
+    assert GuidanceConfig(window_max_loss=1.0).warning is None
+    warning = GuidanceConfig(window_max_loss=0.7).warning
+    assert warning.startswith("warning: window_max_loss: 0.7 is below 1 nat a byte")
+
+
 def test_a_rule_that_is_named_is_all_there_is():
     paper = GuidanceConfig(top_fraction=0.4)
     assert (paper.unit, paper.window, paper.keeps_quota) == ("token", None, True)

@@ -96,6 +96,13 @@ def test_a_hard_word_counts_against_its_neighbours_and_not_against_itself():
     ]
 
 
+def test_a_limit_below_1_drops_short_lines_that_are_known():
+    """`GuidanceConfig.warning` says so."""
+    line = [("ab", 0.0), ("c\n", 0.0)]
+    assert judged(line, 0.7).is_noise.tolist() == [True]
+    assert judged(line, 1.0).is_noise.tolist() == [False]
+
+
 def test_tokens_of_one_character_are_one_unit():
     spans = np.array([[0, 4], [0, 4], [4, 6], [6, 9]])
     lines = judge_lines(spans, np.array([5.0, 7.0, 9.0, 9.0]), np.array([0]), 2.0)

@@ -92,7 +92,8 @@ class GuidanceConfig:
     """A unit is noise, and dropped, if the teacher loses more than this on the rest of its line, in
     nats a byte; default 2 where no rule is named, none for alm and distill. Each token of the
     teacher counts once: the unit itself, which is not counted, is the group, for `unit: token`,
-    too. The mean is smoothed: 8 bytes of 1 nat each are added to the rest of the line."""
+    too. The mean is smoothed: 8 bytes of 1 nat each are added to the rest of the line, so a limit
+    below 1 drops short lines that the teacher predicts well, too."""
     aggregation: Reduction = "max"
     """The function that makes one loss of those of several teacher tokens (Eq. 2)."""
     unmapped: Literal["include", "exclude", "mean"] = "include"
@@ -315,6 +316,18 @@ class GuidanceConfig:
         token counts a teacher token once for each student token that shares text with it."""
         is_token = (self.is_own_rule or self.method == "vocagno") and self.unit == "token"
         return is_token and self.window_max_loss is not None
+
+    @property
+    def warning(self) -> str | None:
+        """Warns of a limit below the smoothing's 1 nat a byte; None for other limits."""
+        limit = self.window_max_loss
+        if limit is None or limit >= 1:
+            return None
+        return (
+            f"warning: window_max_loss: {limit:g} is below 1 nat a byte, so it drops short lines "
+            f"that the teacher predicts well, too ({SMOOTHING_BYTES} bytes of 1 nat each are added "
+            "to a line); `vocagno limit` finds a limit"
+        )
 
     @property
     def needs_teacher(self) -> bool:
