@@ -22,8 +22,9 @@ def test_the_report_and_the_files_are_written(tmp_path, words, cli):
     scores = "--scores", tmp_path / "scores"
     printed = cli(*words, *scores).out
     assert printed == (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    assert printed.startswith("# Noise to a teacher in c.jsonl\n\nA line is omitted if the teacher")
+    assert printed.startswith("# Noise to a teacher in c.jsonl\n\nA line is omitted if more than")
     assert "6.00  c.jsonl, line 11" in printed
+    assert "2 nats a byte on the rest of the line, to which 8 bytes of 1 nat each are" in printed
     fields = cli.json(*words, *scores)
     assert fields["counts"]["shortened_documents"] == 9
     lines = (tmp_path / "out" / "c.jsonl").read_text(encoding="utf-8").splitlines()
@@ -39,7 +40,9 @@ def test_errors_name_the_option_that_helps(tmp_path, words, cli):
     scores = "--scores", tmp_path / "scores"
     assert "window_max_loss" in cli.error(*words, *scores, "--window_max_loss", "nan")
     assert "add --yes" in cli.error(*words, *scores, "--window_max_loss", "0.1")
-    assert "all  " not in cli(*words, *scores, "--window_max_loss", "0.1", "--yes").out
+    written = cli(*words, *scores, "--window_max_loss", "0.1", "--yes")
+    assert "all  " not in written.out
+    assert "warning: window_max_loss: 0.1 is below 1 nat a byte" in written.err
     other = write_corpus(tmp_path / "other.jsonl", ["Another text."])
     command = "filter", other, "--out", tmp_path / "o", *words[4:], *scores
     assert "has no scores of 1 of the 1 documents" in cli.error(*command)

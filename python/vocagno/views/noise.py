@@ -3,11 +3,12 @@
 import json
 from typing import Any
 
+from vocagno.config.guidance import SMOOTHING_BYTES
 from vocagno.system.progress import in_table
 from vocagno.views.html import page_of, plain_table
 from vocagno.views.passage import number
 
-_HEADINGS = ("file", "documents", "omitted", "shortened", "bytes", "omitted", "no scores")
+_HEADINGS = ("file", "documents", "omitted", "shortened", "bytes", "bytes omitted", "no scores")
 _EXAMPLES = "Examples, drawn by a hash of their text"
 
 
@@ -18,7 +19,7 @@ def report_of(fields: dict[str, Any]) -> str:
     ]
     lines = [f"# {_title(fields)}", "", _rule(fields), "", *table]
     if fields["examples"]:
-        lines += ["", f"{_EXAMPLES}: nats a byte, place, and text as JSON.", ""]
+        lines += ["", f"{_EXAMPLES}: nats a byte, document, and text as JSON.", ""]
     for example in fields["examples"]:
         loss = number(example["nats_per_byte"], ".2f", missing="-")
         words = json.dumps(example["text"], ensure_ascii=False)
@@ -34,7 +35,7 @@ def noise_page(fields: dict[str, Any]) -> str:
     ]
     tables = [plain_table("Files", _HEADINGS, _count_rows(fields))]
     if examples:
-        tables.append(plain_table(_EXAMPLES, ("nats a byte", "place", "text"), examples))
+        tables.append(plain_table(_EXAMPLES, ("nats a byte", "document", "text"), examples))
     return page_of(_title(fields), _rule(fields), tables)
 
 
@@ -43,13 +44,14 @@ def _title(fields: dict[str, Any]) -> str:
 
 
 def _rule(fields: dict[str, Any]) -> str:
-    """Says in a sentence what went, or is marked."""
+    """Says what went, or is marked, and why a line may go that is below the limit itself."""
     rule = fields["rule"]
     window = "text" if rule["unit"] == "document" else "line"
     verb = "marked" if rule["keep"] == "marks" else "omitted"
     return (
-        f"A {window} is {verb} if the teacher loses more than {rule['window_max_loss']:g} nats a "
-        "byte on the rest of it, for more than half of its bytes."
+        f"A {window} is {verb} if more than half of its bytes are noise. A token is noise if the "
+        f"teacher loses more than {rule['window_max_loss']:g} nats a byte on the rest of the "
+        f"{window}, to which {SMOOTHING_BYTES} bytes of 1 nat each are added."
     )
 
 
