@@ -21,12 +21,15 @@ if len(sys.argv) != 5:
     sys.exit(__doc__)
 student, rows_folder, scores_folder, output = sys.argv[1:]
 rows = RowStore(Path(rows_folder))
+tokenizer = TokenSpans(student)
+if rows.manifest.made_from["tokenizer"] != tokenizer.fingerprint:  # ids that mean other tokens
+    sys.exit(f"{rows_folder}: made with another tokenizer than that of {student}; prepare it again")
 guidance = GuidanceConfig()  # lines that are noise to the teacher are dropped
 collator = GuidedCollator(
     MatchedScores(ScoreStore(Path(scores_folder)), rows),
     guidance,
     seq_len=rows.manifest.made_from["seq_len"],
-    line_ends=TokenSpans(student).line_ends(),
+    line_ends=tokenizer.line_ends(),
 )
 trainer = GuidedTrainer(
     causal_model(student, "STUDENT", dtype=torch.float32),  # refuses files that lack weights

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from vocagno import TokenSpans
 from vocagno.data.rows import RowStore
 from vocagno.guidance import (
     GuidanceConfig,
@@ -22,8 +23,10 @@ from vocagno.teacher import MatchedScores, ScoreStore
 if len(sys.argv) != 5:
     sys.exit(__doc__)
 student, rows_folder, scores_folder, output = sys.argv[1:]
-model = causal_model(student, "STUDENT", dtype=torch.float32).train()
 rows = RowStore(Path(rows_folder))
+if rows.manifest.made_from["tokenizer"] != TokenSpans(student).fingerprint:
+    sys.exit(f"{rows_folder}: made with another tokenizer than that of {student}; prepare it again")
+model = causal_model(student, "STUDENT", dtype=torch.float32).train()
 guidance = GuidanceConfig(top_fraction=0.4)  # the rule of the paper
 collate = GuidedCollator(
     MatchedScores(ScoreStore(Path(scores_folder)), rows),

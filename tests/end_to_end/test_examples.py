@@ -98,6 +98,14 @@ def test_scores_of_another_corpus_stop_an_example(tmp_path, prepared, teacher_mo
     assert "(100.00% of its tokens), and guidance.min_coverage is 99.00%" in said
 
 
+@pytest.mark.parametrize("example", LEARNING)
+def test_rows_of_another_tokenizer_stop_an_example(tmp_path, prepared, tokenizers, example):
+    """Their ids mean other tokens of the student, which would train on them without a word."""
+    student = save_llama(tmp_path / "student", tokenizers["byte-level"])
+    parts = student, prepared / "rows", prepared / "scores", tmp_path / "out"
+    assert "made with another tokenizer than that of" in run(example, *parts, status=1)
+
+
 def moved_share(before, after):
     """Of the weights of all layers: in bfloat16 most would stay as they are."""
     pairs = zip(before.model.layers.parameters(), after.model.layers.parameters(), strict=True)
