@@ -58,6 +58,16 @@ def test_a_text_is_the_same_from_a_file_stdin_or_an_argument(pair, cli, monkeypa
     assert given["text"] == text
 
 
+def test_a_text_that_is_the_name_of_a_file(pair, cli, tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_text("other words")
+    printed = cli("align", *pair, path, "--json")
+    assert json.loads(printed.out)["text"] == str(path)
+    assert "itself as the text; --file reads the file of that name" in printed.err
+    for text in ("a" * 5_000, "a\0b", str(tmp_path)):
+        assert "warning" not in cli("align", *pair, text, "--json").err
+
+
 def test_special_tokens_round_the_text(pair, cli):
     found = cli.json("align", *pair, "a b", "--special_tokens")
     assert found["student"]["tokens"][0] == "<s>"

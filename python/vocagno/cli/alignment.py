@@ -43,6 +43,7 @@ def read_text(options: Any, advice: str) -> str:
         if options.file is not None:
             raise InputError("--file: the command line has a text already; give one of them")
         data, where = options.text.encode("utf-8", "surrogateescape"), "text"
+        _warn_of_file_name(options.text)
     elif options.file is not None and str(options.file) != "-":
         where = str(options.file)
         with options.file.open("rb") as file:
@@ -67,6 +68,19 @@ def read_text(options: Any, advice: str) -> str:
             f"{where}: the text is not UTF-8 at byte {error.start} (0x{data[error.start]:02X}); "
             "convert it, for example with iconv"
         ) from error
+
+
+def _warn_of_file_name(text: str) -> None:
+    """Prints a warning if the text is the name of a file, whose content was probably meant."""
+    try:
+        is_file = Path(text).is_file()
+    except (OSError, ValueError):  # too long for a name, or with a NUL
+        return
+    if is_file:
+        print(
+            f"warning: text: takes {text!r} itself as the text; --file reads the file of that name",
+            file=sys.stderr,
+        )
 
 
 def add_align(parser: Any) -> None:
@@ -136,14 +150,15 @@ def overlap(options: Any) -> dict[str, Any] | None:
     from vocagno.views.statistics import alignment_rates, vocabulary_overlap
 
     student, teacher = map(TokenSpans.from_pretrained, (options.student, options.teacher))
-    shared, merged = vocabulary_overlap(student, teacher), _bucket_counts(student, teacher)
     rates = None
     if options.corpus is not None:
         from vocagno.data.corpus import read_batches
 
+        # The corpus first: buckets of large vocabularies take a while, and a wrong path should not.
         rates = alignment_rates(
             student, teacher, track_documents(read_batches(options.corpus), "aligning")
         )
+    shared, merged = vocabulary_overlap(student, teacher), _bucket_counts(student, teacher)
     if options.json:
         return {
             "student": student.name,

@@ -22,6 +22,8 @@ from vocagno.system.signals import DONE, USER_ERROR, exit_status
 
 _UNKNOWN = re.compile(r"Group '(.+)' does not accept option '(.+)'|Option '(.+)' is not accepted")
 _NO_FILE = re.compile(r"Parser key \"(\w+)\": Unable to load config '(.*?)' -")
+_MISSING_CONFIG = re.compile(r"Parser key \"config\": File does not exist: (.*)")
+_REQUIRED = re.compile(r"the following arguments are required: (.*)")
 _UNRECOGNIZED = re.compile(r"unrecognized arguments: (.*)")
 _OPTION = re.compile("--?[a-zA-Z_]")
 
@@ -78,6 +80,10 @@ def _parse(parser: Any, parse: partial[Any], prefix: str, file: str) -> Any:
     try:
         options = parse()
     except (ArgumentError, UnicodeDecodeError) as error:
+        if needed := _REQUIRED.fullmatch(" ".join(str(error).split())):
+            names = needed[1].split(", ")
+            words = ", ".join(names) if prefix else _as_typed(parser, names)
+            raise ConfigError(f"{prefix}needed: {words}") from error
         raise ConfigError(f"{prefix}{_in_one_line(parser, error, file)}") from error
     for name in parser.groups:
         # `guidance: null` would replace a whole dataclass, and fail far from here.
@@ -86,6 +92,14 @@ def _parse(parser: Any, parse: partial[Any], prefix: str, file: str) -> Any:
                 f"{prefix}{name}: expected options as `name: value`, got {options[name]}"
             )
     return parser.instantiate(options)
+
+
+def _as_typed(parser: Any, names: Sequence[str]) -> str:
+    """Lists arguments as a command line has them: options with their dashes, which jsonargparse
+    omits, as if they were positional arguments."""
+    flags_of = {action.dest: action.option_strings for action in parser._actions}
+    words = [(flags_of.get(name) or [name])[0] for name in names]
+    return f"{', '.join(words)}; see `{parser.prog} --help`"
 
 
 def _in_one_line(parser: Any, error: Exception, file: str) -> str:
@@ -97,6 +111,8 @@ def _in_one_line(parser: Any, error: Exception, file: str) -> str:
     text = " ".join(str(error).split()).replace('"<unicode string>"', file)
     if "that cannot start any token" in text:
         text += " (YAML is indented by spaces, not by tabs)"
+    if missing := _MISSING_CONFIG.fullmatch(text):
+        return f"--config: no such file: {missing[1]}"
     see_help = f"; see `{parser.prog} --help`"
     valid_names = [action.dest for action in parser._actions]  # as a YAML file names them
     # A value that begins with a brace is a mapping that was read, with an invalid option in it.
