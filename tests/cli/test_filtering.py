@@ -22,6 +22,8 @@ def test_the_report_and_the_files_are_written(tmp_path, words, cli):
     scores = "--scores", tmp_path / "scores"
     printed = cli(*words, *scores).out
     assert printed == (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "<h2>Examples, drawn by a hash of their text</h2>" in page
     assert printed.startswith("# Noise to a teacher in c.jsonl\n\nA line is omitted if more than")
     assert "6.00  c.jsonl, line 11" in printed
     assert "2 nats a byte on the rest of the line, to which 8 bytes of 1 nat each are" in printed

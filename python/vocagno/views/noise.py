@@ -35,7 +35,8 @@ def noise_page(fields: dict[str, Any]) -> str:
     ]
     tables = [plain_table("Files", _HEADINGS, _count_rows(fields))]
     if examples:
-        tables.append(plain_table(_EXAMPLES, ("nats a byte", "document", "text"), examples))
+        table = plain_table(_EXAMPLES, ("nats a byte", "document", "text"), examples)
+        tables.append(f"<div class=examples><h2>{_EXAMPLES}</h2>{table}</div>")
     return page_of(_title(fields), _rule(fields), tables)
 
 
