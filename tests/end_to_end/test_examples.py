@@ -100,7 +100,7 @@ def test_scores_of_another_corpus_stop_an_example(tmp_path, prepared, teacher_mo
 
 @pytest.mark.parametrize("example", LEARNING)
 def test_rows_of_another_tokenizer_stop_an_example(tmp_path, prepared, tokenizers, example):
-    """Their ids mean other tokens of the student, which would train on them without a word."""
+    """Their ids mean other tokens of the student, or none (an IndexError)."""
     student = save_llama(tmp_path / "student", tokenizers["byte-level"])
     parts = student, prepared / "rows", prepared / "scores", tmp_path / "out"
     assert "made with another tokenizer than that of" in run(example, *parts, status=1)
