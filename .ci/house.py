@@ -21,11 +21,11 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of code of python/vocagno": 21_640,
+    "lines of code of python/vocagno": 21_710,
     "modules of python/vocagno": 139,
     "lines of code of research": 2_250,
-    "lines of code of tests": 27_340,
-    "lines of code of benches": 4_661,
+    "lines of code of tests": 27_400,
+    "lines of code of benches": 4_660,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,
