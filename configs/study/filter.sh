@@ -21,5 +21,5 @@ cell() {  # NAME BYTES OPTIONS...: bytes of the text, the part that a hundred st
   python -m research.study configs/study/filter.yaml --out "$folder" --set "data.train=$folder/text.jsonl" \
     "data.validation=$out/valid-test-half.jsonl" "${@:3}"
 }
-cell clean 750000 --only default filtered
 cell junk 1430000
+cell clean 750000 --only default filtered

@@ -51,7 +51,11 @@ def test_every_format_gives_the_same_streams(tmp_path, files, cli):
         found.append((baked.losses.tobytes(), baked.weights.tobytes()))
     given = bake(tmp_path, files, "header.npy", "--boundaries", tmp_path / "places.npy")
     assert "holds losses of another token file" in cli.error(*given)
-    printed = cli(*given, "--out", tmp_path / "places", "--weights").out
+    words = cli(*given, "--out", tmp_path / "places", "--weights")
+    assert "window_max_loss" not in words.err
+    low = [*given, "--weights", "--guidance.window_max_loss", "0.7", "--out", tmp_path / "low"]
+    assert "warning: window_max_loss: 0.7 is below 1 nat a byte" in cli(*low).err
+    printed = words.out
     places = BakedLosses(tmp_path / "places")
     found.append((places.losses.tobytes(), places.weights.tobytes()))
     assert len(set(found)) == 1

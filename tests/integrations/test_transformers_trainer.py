@@ -460,6 +460,14 @@ def test_weights_that_lose_small_steps_are_warned_of(tmp_path, recwarn, change, 
     assert all("Load it with dtype=torch.float32" in one for one in words)
 
 
+@pytest.mark.parametrize(("limit", "warned"), [(0.7, True), (2.0, False)])
+def test_a_limit_that_drops_known_short_lines_is_warned_of(tmp_path, recwarn, limit, warned):
+    """`train.py` and `vocagno filter` warn of it, too."""
+    trainer(tmp_path, guidance=GuidanceConfig(window_max_loss=limit))
+    words = [str(warning.message) for warning in recwarn]
+    assert any(word.startswith("window_max_loss: 0.7 is below") for word in words) == warned
+
+
 @pytest.mark.parametrize(
     ("options", "sums", "words"),
     [
