@@ -59,16 +59,19 @@ PICTURES = {
     ),
     "real": Picture(
         "real",
-        {"clean": "SmolLM2-135M under Gemma 3 270M, mathematics"},
+        {"clean": "SmolLM2-135M on clean mathematics", "junk": "six tokens in ten are junk"},
         {
             "naive, 88 steps": "all tokens of 1.8 times the text",
             "naive, 88 steps, same text": "all tokens, 1.8 times",
             "default": "default: lines ≤ 2 nats a byte",
+            "lines 99 %": "lines ≤ 1.8 nats a byte",
+            "oracle": "all but the known noise",
             "distill, adapted": "distill, teacher of the domain",
+            "lines, distill": "the same, on lines ≤ 1.8",
         },
-        ("default", "distill, adapted"),
-        (-0.2, 0.06),
-        (-0.15, -0.1, -0.05, 0),
+        ("default", "distill, adapted", "lines, distill"),
+        (-0.3, 0.1),
+        (-0.2, -0.1, 0),
     ),
 }
 
