@@ -9,6 +9,7 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.data.rows import cut_rows, join_documents
 from vocagno.errors import ConfigError
+from vocagno.guidance import Units, known_weights
 from vocagno.guidance.collator import Collator, limits_needed
 from vocagno.guidance.line_rule import SMOOTHING_BYTES, kept_share, limit_that_keeps
 from vocagno.guidance.pieces import ScoresInOrder
@@ -66,6 +67,15 @@ def test_a_token_without_text_does_not_split_a_group(place):
     assert found.tolist() == [1.0, 1.0, 1.0, 0.0]  # the group of 60 nats is the rest of the last
     expected = [(0.5 + 8) / (2 + 8)] * 3 + [(60 + 8) / (6 + 8)]
     np.testing.assert_allclose(limits_needed(rows, collator), expected, rtol=1e-6)
+
+
+def test_lines_end_with_their_row_whatever_their_numbers_are():
+    """Lines counted from 0 in each row were one line, so that a good row went with a bad one."""
+    lines, groups = torch.zeros(2, 2).long(), torch.tensor([[0, 1], [1, 0]])
+    units = Units(lines_BT=lines, bytes_BT=torch.full((2, 2), 4), groups_BT=groups)
+    loss = torch.tensor([[0.0, 0.0], [50.0, 50.0]])
+    found = known_weights(loss, torch.ones(2, 2).long(), units, GuidanceConfig()).tolist()
+    assert found == [[1.0, 1.0], [0.0, 0.0]]
 
 
 def test_a_token_without_neighbours_is_never_noise():

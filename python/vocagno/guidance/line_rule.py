@@ -124,9 +124,11 @@ def _rests_of_line(
 ) -> list[Tensor]:
     """(B, T) float64 of each of some columns: the sum over the line of each token but for its
     group. Lines and groups are numbered once, which takes longer than the sums."""
-    slot_of_line_N, rests = number_runs(lines_BT.flatten()), []
+    # Lines and groups end with their row, whatever their numbers are in the next one.
+    rows_BT = torch.arange(len(lines_BT), device=lines_BT.device)[:, None].expand_as(lines_BT)
+    slot_of_line_N, rests = number_runs(lines_BT.flatten(), rows_BT.flatten()), []
     if groups_BT is not None:
-        slot_of_part_N = _number_parts(groups_BT, lines_BT)
+        slot_of_part_N = _number_parts(groups_BT, lines_BT, rows_BT)
     for values_BT in columns:
         values_BT = values_BT.double()
         own_BT = values_BT  # the token's unit, which must not decide about itself
@@ -137,7 +139,7 @@ def _rests_of_line(
     return rests
 
 
-def _number_parts(groups_BT: Tensor, lines_BT: Tensor) -> Tensor:
+def _number_parts(groups_BT: Tensor, lines_BT: Tensor, rows_BT: Tensor) -> Tensor:
     """(N,): the number of the part of each token's group that lies in the token's line, from 1; 0
     for a token in no group.
 
@@ -148,9 +150,6 @@ def _number_parts(groups_BT: Tensor, lines_BT: Tensor) -> Tensor:
         line   0  0  0  0  0  1
         part   1  1  0  1  2  3
     """
-    # Rows do not share groups, so a row begins a part, whatever the numbers are.
-    rows_B1 = torch.arange(len(groups_BT), device=groups_BT.device)[:, None]
-    rows_BT = rows_B1.expand_as(groups_BT)
     return number_runs(groups_BT.flatten(), lines_BT.flatten(), rows_BT.flatten())
 
 
