@@ -24,6 +24,7 @@ def test_a_limit_below_that_of_the_smoothing_warns():
     assert GuidanceConfig().warning is None
     assert GuidanceConfig(top_fraction=0.4).warning is None
     assert GuidanceConfig(window_max_loss=1.0).warning is None
+    assert GuidanceConfig(method="cpt", window_max_loss=0.7).warning is None  # it drops nothing
     warning = GuidanceConfig(window_max_loss=0.7).warning
     assert warning.startswith("warning: window_max_loss: 0.7 is below 1 nat a byte")
 

@@ -306,8 +306,6 @@ def bake(options: Any) -> dict[str, Any]:
     from vocagno.config.guidance import GuidanceConfig
 
     rule = options.guidance if options.weights else None
-    if rule is not None and rule.warning:
-        print(rule.warning, file=sys.stderr)
     require(
         options.weights or options.guidance == GuidanceConfig(),
         "--guidance: sets the rule of the weights; add --weights, or omit it",
@@ -331,6 +329,8 @@ def bake(options: Any) -> dict[str, Any]:
 
     if rule is not None:
         check_rule(rule)
+        if rule.warning:
+            print(rule.warning, file=sys.stderr)
     file, spans = _open_token_file(options)
     store = ScoreStore(options.scores)
     targets = None

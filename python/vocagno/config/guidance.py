@@ -319,9 +319,10 @@ class GuidanceConfig:
 
     @property
     def warning(self) -> str | None:
-        """Warns of a limit below the smoothing's 1 nat a byte; None for other limits."""
+        """Warns of a limit below the smoothing's 1 nat a byte; None for other limits, and where no
+        line is judged (`cpt`)."""
         limit = self.window_max_loss
-        if limit is None or limit >= 1:
+        if limit is None or limit >= 1 or not self.needs_teacher:
             return None
         return (
             f"warning: window_max_loss: {limit:g} is below 1 nat a byte, so it drops short lines "
