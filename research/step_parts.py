@@ -5,6 +5,7 @@
 Each RUN is the folder of a run, finished or not: its `config.yaml`, its text and its scores are
 read, nothing is written to it. The first one is what the others are compared with. All students
 are in memory at once, and take turns, so that whatever else the machine does meets all of them.
+A timed step has one micro-batch, whatever `train.global_batch` is.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -62,7 +64,7 @@ class Timed:
             output, whole = _timed(forward)
         loss = output.loss / max(1, batch.counts.kept)
         _, backward = _timed(partial(training.accelerator.backward, loss))
-        _, optimizer = _timed(self._update)
+        _, optimizer = _timed(training.stepper.update)
         base = sum(base_seconds)
         for part, seconds in zip(
             PARTS, (collator, base, whole - base, backward, optimizer), strict=True
@@ -70,30 +72,32 @@ class Timed:
             self.seconds[part].append(seconds)
         self.losses.append(float(loss.detach()))
 
-    def _update(self) -> None:
-        parameters = list(self.training.student.parameters())
-        norm = self.training.config.optimizer.max_grad_norm
-        if norm is not None:
-            self.training.accelerator.clip_grad_norm_(parameters, norm)
-        self.training.optimizer.step()
-        self.training.optimizer.zero_grad(set_to_none=True)
-
 
 def _timed(function: Callable[[], Any]) -> tuple[Any, float]:
+    """The result of a function and its seconds, with the work that it leaves to a GPU."""
     began = time.perf_counter()
     result = function()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return result, time.perf_counter() - began
 
 
 def load(runs: Sequence[Path]) -> Iterator[Timed]:
     """Loads the runs, with one accelerator for all.
 
-    Raises: InputError for a teacher that answers during training: its time is not the student's.
+    Raises: InputError for a teacher that answers during training: its time is not the student's;
+        and for a run of other rows or another precision than the first one's.
     """
     accelerator: accelerate.Accelerator | None = None
+    shared: dict[str, Any] = {}
     for run in runs:
         config = kept_config(run)
         require(config.teacher.mode != "live", f"{run}: teacher.mode: live: has no stored scores")
+        # One accelerator has one precision, and rows of another text or length take other times.
+        for name in "train.precision", "train.micro_batch", "data.seq_len", "data.train":
+            value = attrgetter(name)(config)
+            first = shared.setdefault(name, value)
+            require(first == value, f"{run}: {name}: is {value}, and {first} in the first run")
         train = replace(config.train, sample_every=None, log_with=[])
         data = replace(config.data, validation=None)
         config = replace(config, train=train, data=data)

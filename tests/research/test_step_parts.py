@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch", reason="vocagno[train] is not installed")
 
 import torch
+import yaml
 from torch.nn import functional
 
 from research import step_parts
@@ -67,3 +68,14 @@ def test_a_live_teacher_is_refused(config):
     assert train_here(path) == 0
     with pytest.raises(ConfigError, match=r"run: teacher\.mode: live"):
         next(step_parts.load([path.parent / "run"]))
+
+
+@pytest.mark.parametrize(("option", "value"), [("precision", "bf16"), ("micro_batch", 2)])
+def test_runs_that_cannot_be_compared_are_refused(runs, option, value):
+    """The first run's precision was that of all, without a word."""
+    path = runs[1] / "config.yaml"
+    options = yaml.safe_load(path.read_text())
+    options["train"][option] = value
+    path.write_text(yaml.safe_dump(options))
+    with pytest.raises(ConfigError, match=rf"paper: train\.{option}: is {value}, and "):
+        list(step_parts.load(runs))

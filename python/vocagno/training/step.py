@@ -173,7 +173,7 @@ class Stepper:
                 self.accelerator.backward(output.loss * scale)
             sums.append(output.sums)
             row_sums.append(output.nll_BT.sum(1))
-        norm = self._update()
+        norm = self.update()
         total = torch.stack(sums).sum(0)
         window.records.append(StepRecord(step, counts, norm, total, row_sums))
         return bool(shared[-1] > 0)
@@ -189,7 +189,7 @@ class Stepper:
             numbers = self.host_sum.largest(torch.tensor(numbers)).tolist()
         return numbers
 
-    def _update(self) -> Tensor:
+    def update(self) -> Tensor:
         """Clips the gradient, updates the weights and clears the gradient.
 
         Returns: the norm of the gradient before it was clipped.
