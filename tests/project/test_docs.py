@@ -212,6 +212,13 @@ def test_the_table_of_real_models_follows_from_its_runs(page):
     assert table.splitlines()[2:] == real_table()
 
 
+def test_the_table_of_filtered_corpora_follows_from_its_runs():
+    clean, junk = (differences_of_rules(text, "filter") for text in ("clean", "junk"))
+    variants = ("default", "filtered", "filtered, 28 steps")
+    expected = [[clean.get(variant, ""), junk[variant]] for variant in variants]
+    assert cells_of_table("guidance", "filtered corpora") == expected
+
+
 def test_the_table_of_teachers_to_learn_from_follows_from_its_runs():
     rows = [
         ("real/clean", "distill, adapted"),
