@@ -306,7 +306,7 @@ def _read_vocagno(arguments):
     from vocagno.cli.app import main
 
     name, words = main.split(arguments)
-    main.commands[name].read(name, words)
+    main.commands[name].read_options(name, words)
 
 
 def _read_accelerate(arguments):
@@ -326,7 +326,7 @@ def _read_python(arguments):
         from research.study.__main__ import add_study
         from vocagno.config.arguments import Command
 
-        return Command(add_study, print).read("research.study", arguments[2:])
+        return Command(add_study, print).read_options("research.study", arguments[2:])
     if arguments[0] == "train.py":
         _read_accelerate(arguments)
     assert (ROOT / arguments[0]).is_file()

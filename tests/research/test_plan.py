@@ -95,7 +95,7 @@ def test_runs_before_others_may_need_one_another(tmp_path, plan_file, trained):
 
 
 OF_THREE_SEEDS = dict.fromkeys("quickstart math noise distributions gate real".split(), 3)
-PLANS = OF_THREE_SEEDS | {"guidance": 5, "filter": 2, "healing": 1}
+PLANS = OF_THREE_SEEDS | {"guidance": 5, "filter": 3, "healing": 1}
 
 
 @pytest.mark.parametrize(("name", "num_seeds"), PLANS.items())

@@ -2,11 +2,11 @@
 
 Four properties of `GuidanceConfig` tell the rules apart; those that are true:
 
-    default (`window_max_loss`)        has_no_threshold, has_fixed_threshold, has_line_rule
-    `top_fraction` (the paper's)       keeps_quota
-    `max_threshold`                    has_fixed_threshold
-    `max_threshold`, `window_max_loss` has_fixed_threshold, has_line_rule
-    `top_fraction`, `max_threshold`    none: the quota's threshold, at most `max_threshold`
+- default (`window_max_loss`): has_no_threshold, has_fixed_threshold, has_line_rule
+- `top_fraction` (the paper's): keeps_quota
+- `max_threshold`: has_fixed_threshold
+- `max_threshold` and `window_max_loss`: has_fixed_threshold, has_line_rule
+- `top_fraction` and `max_threshold`: none; the quota's threshold is at most `max_threshold`
 
 A fixed threshold is `threshold_without_quota`, which is -inf under the default rule.
 

@@ -144,11 +144,8 @@ def _number_parts(groups_BT: Tensor, lines_BT: Tensor, rows_BT: Tensor) -> Tenso
     for a token in no group.
 
     A group may cover a line break; only its part in the line is taken out of that line. A token
-    without text may stand in a group, which it does not split. An example:
-
-        group  0  0 -1  0  1  1
-        line   0  0  0  0  0  1
-        part   1  1  0  1  2  3
+    without text may stand in a group, which it does not split: tokens of the groups 0 0 -1 0 1 1
+    in the lines 0 0 0 0 0 1 belong to the parts 1 1 0 1 2 3.
     """
     return number_runs(groups_BT.flatten(), lines_BT.flatten(), rows_BT.flatten())
 
