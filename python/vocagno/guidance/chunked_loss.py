@@ -126,20 +126,11 @@ class CrossEntropy(Objective):
 
 def kept_rows(weights_C: Tensor) -> Tensor | None:
     """The rows of a chunk whose weight is not 0, if they are few enough for moving them together to
-    pay; None for all. Only on a CPU: elsewhere the host would have to wait to know them.
-
-    Returns: their numbers, ascending. A few rows of weight 0, whose gradient is 0, make them a
-        multiple of `_ROWS_TOGETHER`.
-    """
+    pay; None for all. Only on a CPU: elsewhere the host would have to wait to know them."""
     if weights_C.device.type != "cpu":
         return None
-    is_kept_C = weights_C != 0
-    count = int(is_kept_C.sum())
-    count = math.ceil(count / _ROWS_TOGETHER) * _ROWS_TOGETHER
-    if count >= (1 - _LEAST_DROPPED) * len(weights_C):
-        return None
-    kept_first_C = (~is_kept_C).byte().argsort(stable=True)
-    return kept_first_C[:count].sort().values
+    rows_C = weights_C.nonzero().squeeze(1)
+    return rows_C if len(rows_C) < (1 - _LEAST_DROPPED) * len(weights_C) else None
 
 
 def product_dtype(hidden: Tensor, head: Head) -> torch.dtype:
@@ -271,9 +262,13 @@ class _ChunkedLoss(_ScaledBackward):
                     grad_CV = _moved_up_(logits_CV, rows_C).to(dtype)
                     # A dropped token has no gradient, and this memory holds what was there before.
                     grad_KH[place] = 0
-                    grad_KH[place].index_copy_(0, rows_C, torch.mm(grad_CV, factor_VH))
+                    grad_RH = torch.mm(grad_CV, factor_VH)[: len(rows_C)]
+                    grad_KH[place].index_copy_(0, rows_C, grad_RH)
                 if grad_VH is not None:
-                    states_CH = operand_KH[place] if rows_C is None else operand_KH[place][rows_C]
+                    states_CH = operand_KH[place]
+                    if rows_C is not None:
+                        padding = 0, 0, 0, len(grad_CV) - len(rows_C)
+                        states_CH = torch.nn.functional.pad(states_CH[rows_C], padding)
                     _add_product_(grad_VH, grad_CV.T, states_CH, is_first=place.start == 0)
         return _keep_gradients(
             ctx, parts_KP, objective, (hidden_KH, weight_VH, bias_V), (grad_KH, grad_VH, grad_V)
@@ -339,12 +334,19 @@ def _keep_gradients(
 
 
 def _moved_up_(matrix_CV: Tensor, rows_K: Tensor) -> Tensor:
-    """(K, V): moves rows, whose numbers ascend, to the top of a matrix, and returns that part.
-    A few rows move at a time, so that no second matrix of this size exists."""
-    for start in range(0, len(rows_K), _MOVED_ROWS):
+    """Moves rows, whose numbers ascend, to the top of a matrix. A few rows move at a time, so that
+    no second matrix of this size exists.
+
+    Returns: that part of the matrix, with rows of 0 up to a multiple of `_ROWS_TOGETHER`, if there
+        is room. Dropped rows do not fill it, since theirs may not be finite.
+    """
+    count = len(rows_K)
+    for start in range(0, count, _MOVED_ROWS):
         part = rows_K[start : start + _MOVED_ROWS]
         matrix_CV[start : start + len(part)] = matrix_CV[part]  # no later row is overwritten
-    return matrix_CV[: len(rows_K)]
+    padded = math.ceil(count / _ROWS_TOGETHER) * _ROWS_TOGETHER
+    matrix_CV[count:padded] = 0
+    return matrix_CV[:padded]
 
 
 def _add_product_(sum_VH: Tensor, a_VC: Tensor, b_CH: Tensor, *, is_first: bool) -> None:
