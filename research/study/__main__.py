@@ -35,7 +35,8 @@ def add_study(parser: Any) -> None:
         type=str,
         nargs="+",
         metavar="NAME",
-        help="Carry out these variants and those that they are compared with. Default: all.",
+        help="Carry out these variants, those that they are compared with, and the runs before "
+        "that these need. Default: all.",
     )
     parser.add_argument(
         "--seeds",
@@ -61,7 +62,7 @@ def study(options: Any) -> dict[str, Any] | None:
 
     plan, extra = read_plan(options.plan), _parse_options(options.set)
     if options.only:
-        plan = plan.only(options.only)
+        plan = plan.only(options.only, extra)
     if options.seeds:
         plan = replace(plan, seeds=options.seeds)
     if options.report:

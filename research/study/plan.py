@@ -113,9 +113,11 @@ class Plan:
         """Returns the variant that this one is compared with."""
         return str(self.variants[name].get("against", self.baseline))
 
-    def only(self, names: Sequence[str]) -> "Plan":
-        """Reduces the plan to some variants and those that they are compared with.
+    def only(self, names: Sequence[str], extra: Mapping[str, str]) -> "Plan":
+        """Reduces the plan to some variants, those that they are compared with, and the runs under
+        `before` whose results these use.
 
+        Args: extra: options for all runs, from the command line.
         Raises: ConfigError for a name that is none of the variants.
         """
         for name in names:
@@ -125,9 +127,18 @@ class Plan:
             title: [name for name in listed if name in kept]
             for title, listed in self.tables.items()
         }
+        variants = {name: options for name, options in self.variants.items() if name in kept}
+        needed = _needed_by(self.common, extra, *variants.values())
+        before = {}
+        # A run may use the results of those above it.
+        for name, options in reversed(self.before.items()):
+            if slug(name) in needed:
+                before[name] = options
+                needed |= _needed_by(options)
         return replace(
             self,
-            variants={name: options for name, options in self.variants.items() if name in kept},
+            before=dict(reversed(before.items())),
+            variants=variants,
             tables={title: listed for title, listed in tables.items() if listed},
         )
 
@@ -167,13 +178,13 @@ class Plan:
                 options_of_run["train.checkpoint_every"] = self.questions_every
                 options_of_run["train.keep_checkpoints"] = _ALL
         words = {name: _word(value) for name, value in options_of_run.items()}
-        needs = {run_name for word in words.values() for run_name in _NEEDED.findall(word)}
+        needs = _needed_by(options_of_run)
         pairs = [
             part
             for name, word in words.items()
             for part in (f"--{name}", word.replace(OUT, str(out)))
         ]
-        return Run(name, seed, folder, ["--config", str(config), *pairs], frozenset(needs))
+        return Run(name, seed, folder, ["--config", str(config), *pairs], needs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +261,12 @@ def _check_file_names(where: str, names: Iterable[str], kind: str) -> None:
             f"{where}: {other!r} and {name!r} both become the {kind} {file}; rename one",
         )
         seen[file.lower()] = name
+
+
+def _needed_by(*options_of_runs: Mapping[str, Any]) -> frozenset[str]:
+    """Finds the runs under `before`, by their folders, whose results some options name."""
+    words = [_word(value) for options in options_of_runs for value in options.values()]
+    return frozenset(name for word in words for name in _NEEDED.findall(word))
 
 
 def _word(value: Any) -> str:

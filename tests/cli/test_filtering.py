@@ -45,6 +45,10 @@ def test_errors_name_the_option_that_helps(tmp_path, words, cli):
     written = cli(*words, *scores, "--window_max_loss", "0.1", "--yes")
     assert "all  " not in written.out
     assert "warning: window_max_loss: 0.1 is below 1 nat a byte" in written.err
+    words = *words[:3], tmp_path / "documents", *words[4:]
+    low = "--window_max_loss", "0.1", "--unit", "document"
+    of_documents = cli(*words, *scores, *low, "--yes")
+    assert "so it drops short documents" in of_documents.err
     other = write_corpus(tmp_path / "other.jsonl", ["Another text."])
     command = "filter", other, "--out", tmp_path / "o", *words[4:], *scores
     assert "has no scores of 1 of the 1 documents" in cli.error(*command)

@@ -26,7 +26,7 @@ def test_a_limit_below_that_of_the_smoothing_warns():
     assert GuidanceConfig(window_max_loss=1.0).warning is None
     assert GuidanceConfig(method="cpt", window_max_loss=0.7).warning is None  # it drops nothing
     warning = GuidanceConfig(window_max_loss=0.7).warning
-    assert warning.startswith("warning: window_max_loss: 0.7 is below 1 nat a byte")
+    assert warning.startswith("window_max_loss: 0.7 is below 1 nat a byte")
 
 
 def test_a_rule_that_is_named_is_all_there_is():

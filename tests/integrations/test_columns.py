@@ -439,6 +439,11 @@ def test_examples_are_truncated(student, teacher, teacher_tokenizer, length):
                 np.testing.assert_array_equal(some, more[:length])
 
 
+def test_columns_warn_of_a_limit_that_drops_short_lines(student, teacher):
+    with pytest.warns(UserWarning, match="0.5 is below 1 nat a byte, so it drops short lines"):
+        TeacherLossColumns(student, teacher, GuidanceConfig(window_max_loss=0.5))
+
+
 def test_unusable_examples_are_refused(student, teacher, store, teacher_tokenizer, tokenizers):
     """Each case would otherwise train on other tokens than are meant, or fail after hours of
     scoring."""

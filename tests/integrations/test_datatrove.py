@@ -349,3 +349,5 @@ def test_the_remover_passes_texts_without_noisy_lines(tmp_path, tokenizers):
         list(steps.NoiseRemover(tmp_path / "scores").run(iter([Document("New.", "new")])))
     with pytest.raises(ConfigError, match="window_max_loss"):
         steps.NoiseRemover(tmp_path / "scores", window_max_loss=float("nan"))
+    with pytest.warns(UserWarning, match="0.5 is below 1 nat a byte, so it drops short documents"):
+        steps.NoiseRemover(tmp_path / "scores", window_max_loss=0.5, unit="document")

@@ -71,7 +71,6 @@ def add_filter(parser: Any) -> None:
 
 def filter_(options: Any) -> dict[str, Any] | None:
     """Writes the files that are missing. Returns or prints the report."""
-    from vocagno.config.guidance import GuidanceConfig
     from vocagno.data.prepare import scan_with_progress
     from vocagno.integrations.filtering import FilterRule, filter_corpus
     from vocagno.views.noise import report_of
@@ -82,8 +81,8 @@ def filter_(options: Any) -> dict[str, Any] | None:
         keep=options.keep,
         missing=options.missing,
     )
-    if warning := GuidanceConfig(window_max_loss=rule.window_max_loss).warning:
-        print(warning, file=sys.stderr)
+    if rule.warning:
+        print(f"warning: {rule.warning}", file=sys.stderr)
     with terminable():
         corpus = scan_with_progress(
             options.corpus, options.cache, show_progress=True, max_refused=options.max_refused

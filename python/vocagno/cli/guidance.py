@@ -81,7 +81,7 @@ def guidance(options: Any) -> dict[str, Any] | None:
         check_format(options.figure, "--figure")
         check_text(text)
     if options.guidance.warning:
-        print(options.guidance.warning, file=sys.stderr)
+        print(f"warning: {options.guidance.warning}", file=sys.stderr)
 
     from vocagno.system.files import atomic_file
     from vocagno.training.sample_pages import guide_text

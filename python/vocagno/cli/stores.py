@@ -330,7 +330,7 @@ def bake(options: Any) -> dict[str, Any]:
     if rule is not None:
         check_rule(rule)
         if rule.warning:
-            print(rule.warning, file=sys.stderr)
+            print(f"warning: {rule.warning}", file=sys.stderr)
     file, spans = _open_token_file(options)
     store = ScoreStore(options.scores)
     targets = None

@@ -322,13 +322,7 @@ class GuidanceConfig:
         """Warns of a limit below the smoothing's 1 nat a byte; None for other limits, and where no
         line is judged (`cpt`)."""
         limit = self.window_max_loss
-        if limit is None or limit >= 1 or not self.needs_teacher:
-            return None
-        return (
-            f"warning: window_max_loss: {limit:g} is below 1 nat a byte, so it drops short lines "
-            f"that the teacher predicts well, too ({SMOOTHING_BYTES} bytes of 1 nat each are added "
-            "to a line); `vocagno limit` finds a limit"
-        )
+        return None if limit is None or not self.needs_teacher else low_limit_warning(limit)
 
     @property
     def needs_teacher(self) -> bool:
@@ -361,6 +355,20 @@ class GuidanceConfig:
 
 PAPERS_RULE = GuidanceConfig(top_fraction=_PAPERS_QUOTA)
 """The rule of the paper: the 40 % of the tokens with the largest excess losses."""
+
+
+def low_limit_warning(limit: float, unit: str = "line") -> str | None:
+    """Warns of a limit in nats a byte that is below the smoothing's; None for other limits.
+
+    Args: unit: what is judged as a whole, a line or a document.
+    """
+    if limit >= 1:
+        return None
+    return (
+        f"window_max_loss: {limit:g} is below 1 nat a byte, so it drops short {unit}s that "
+        f"the teacher predicts well, too ({SMOOTHING_BYTES} bytes of 1 nat each are added to a "
+        f"{unit}); `vocagno limit` finds a limit"
+    )
 
 
 def _in_words(methods: tuple[Method, ...]) -> str:

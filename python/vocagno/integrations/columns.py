@@ -202,6 +202,8 @@ class TeacherLossColumns:
         self._student = student
         self._spans = TokenSpans(student)
         self.guidance: GuidanceConfig = guidance or GuidanceConfig()
+        if self.guidance.warning:
+            warnings.warn(self.guidance.warning, stacklevel=2)
         method_of(self.guidance)  # a rule of one's own must be there before anything is scored
         self._teacher: Teacher | ScoresOfTexts = (
             ScoresOfTexts(teacher, candidates=self.guidance.needs_candidates)

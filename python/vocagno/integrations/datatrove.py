@@ -7,6 +7,7 @@ it finished.
 
 import json
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -363,6 +364,8 @@ class NoiseRemover(PipelineStep):
         super().__init__()
         self.folder: Path = _local(scores)
         self.rule: FilterRule = FilterRule(**rule)
+        if self.rule.warning:
+            warnings.warn(self.rule.warning, stacklevel=2)
 
     def run(self, data: Iterator[Any], rank: int = 0, world_size: int = 1) -> Iterator[Any]:
         """Passes on what is no noise. Raises: StoreError for a document without scores."""

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from vocagno.config.guidance import GuidanceConfig
+from vocagno.config.guidance import GuidanceConfig, low_limit_warning
 from vocagno.data.corpus import Corpus, ShardTexts
 from vocagno.data.rewriting import Rewritten, files_of, join_parts, output_name, write_part
 from vocagno.data.store.shards import MAKING, StoreError
@@ -63,6 +63,12 @@ class FilterRule:
         # The configuration of training checks the number, and knows the default.
         guidance = GuidanceConfig(window_max_loss=self.window_max_loss)
         object.__setattr__(self, "window_max_loss", guidance.window_max_loss)
+
+    @property
+    def warning(self) -> str | None:
+        """Warns of a limit that drops short lines or documents for being short; None for others."""
+        assert self.window_max_loss is not None  # has a default
+        return low_limit_warning(self.window_max_loss, self.unit)
 
     @property
     def types(self) -> dict[str, pa.DataType]:

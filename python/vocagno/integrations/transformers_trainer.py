@@ -226,7 +226,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         self._warn_of_short_weights()
         warning = self._method.guidance.warning
         if warning and self.is_world_process_zero():
-            warnings.warn(warning.removeprefix("warning: "), stacklevel=2)
+            warnings.warn(warning, stacklevel=2)
         # Weights of several types may need autocast to be multiplied (axolotl's norms are float32).
         types = {weight.dtype for weight in self.model.parameters() if weight.is_floating_point()}
         with self.accelerator.autocast() if len(types) > 1 else nullcontext():

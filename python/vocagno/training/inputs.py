@@ -127,7 +127,7 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
             print(_shares(config, rows.stores), file=sys.stderr)
         _warn_of_epochs(config, rows.stores)
         if config.guidance.warning:
-            print(config.guidance.warning, file=sys.stderr)
+            print(f"warning: {config.guidance.warning}", file=sys.stderr)
     scores, live_texts = _scores(corpora, rows, teacher), _live_texts(corpora, rows)
     further_scores = [_scores(corpora, rows, further_teacher) for further_teacher in further]
     targets = _targets(config, tables, [teacher, *further], [scores, *further_scores])
