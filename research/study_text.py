@@ -169,12 +169,15 @@ def _seed(text: str) -> int:
 
 
 def _taken(texts: list[str], size: int) -> list[str]:
-    """Takes documents of about so many bytes from the end of the list."""
-    found, total = [], 0
+    """Removes documents of at least `size` bytes in all from the end of the list, and returns them.
+
+    It returns all of them if the list has fewer bytes.
+    """
+    taken, total = [], 0
     while total < size and texts:
-        found.append(texts.pop())
-        total += len(found[-1].encode())
-    return texts
+        taken.append(texts.pop())
+        total += len(taken[-1].encode())
+    return taken
 
 
 def _words(texts: Sequence[str]) -> list[str]:

@@ -177,3 +177,8 @@ def test_each_part_of_a_study_has_its_documents_clean_and_with_each_noise(tmp_pa
                     kept, start = kept + encoded[start:first], end
                 assert text.split() == (kept + encoded[start:]).decode().split()
         assert len(read_noise(out / f"{part}-swap.jsonl")) == len(clean)
+    # A student must not have read the text that it is to learn, or is measured on.
+    names = "dev-clean", "test-clean", "pretrain", "reference", "valid-dev", "valid-test"
+    parts = [{text.text for text in read_noise(out / f"{name}.jsonl")} for name in names]
+    assert all(parts)
+    assert len(set().union(*parts)) == sum(map(len, parts)) == 80
