@@ -137,9 +137,12 @@ def distilled_mean(
 def plain_loop(
     model: torch.nn.Module, losses: Iterable[Callable[[], Tensor]], *, clip: bool = True
 ) -> Run:
-    """Takes AdamW steps on the losses, with nothing of the trainer but its model."""
+    """Takes an AdamW step on each loss, with nothing of the trainer but its model.
+
+    Args: losses: for each step, a function that computes its loss under the weights of that time.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, **ADAMW)
-    losses = []
+    loss_values = []
     for compute in losses:
         optimizer.zero_grad()
         loss = compute()
@@ -147,8 +150,8 @@ def plain_loop(
         if clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
         optimizer.step()
-        losses.append(loss.item())
-    return losses, dict(model.state_dict())
+        loss_values.append(loss.item())
+    return loss_values, dict(model.state_dict())
 
 
 def bucket_of_ids(table: Any) -> Tensor:
