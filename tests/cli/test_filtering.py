@@ -41,6 +41,8 @@ def test_errors_name_the_option_that_helps(tmp_path, words, cli):
     assert "--scores: needed, or --teacher.model; `vocagno score " in message
     scores = "--scores", tmp_path / "scores"
     assert "window_max_loss" in cli.error(*words, *scores, "--window_max_loss", "nan")
+    # An option of the teacher is compared with the store, without --teacher.model, too.
+    assert "another number of candidates" in cli.error(*words, *scores, "--teacher.candidates", "4")
     assert "add --yes" in cli.error(*words, *scores, "--window_max_loss", "0.1")
     written = cli(*words, *scores, "--window_max_loss", "0.1", "--yes")
     assert "all  " not in written.out

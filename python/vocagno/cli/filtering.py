@@ -104,14 +104,15 @@ def filter_(options: Any) -> dict[str, Any] | None:
 
 def _open_scores(options: Any, corpus: "Corpus") -> "ScoreStore":
     """Opens the store of --scores, or that of the teacher in the cache, which is made first.
-    Raises: ConfigError if there is neither."""
+    Raises: ConfigError if there is neither; StoreError if the store was made with other options of
+        the teacher than the command line has."""
+    from vocagno.config.teacher import TeacherConfig
     from vocagno.teacher.score_store import ScoreStore
 
     teacher = options.teacher
-    has_teacher = teacher.model is not None or teacher.server is not None
-    if options.scores is not None and not has_teacher:
+    if options.scores is not None and teacher == TeacherConfig():
         return ScoreStore(options.scores)
-    if not has_teacher:
+    if options.scores is None and teacher.model is None and teacher.server is None:
         raise ConfigError(
             "--scores: needed, or --teacher.model; `vocagno score "
             f"{options.corpus} --teacher.model TEACHER --out STORE` makes the scores"
