@@ -72,12 +72,12 @@ test-rust:
 test-python: $(VENV)/.built # WORKERS=, files of tests at a time: three on two cores, because tests wait
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=20
 
-chaos: $(VENV)/.built ## tests of kills, hostile strings, real text, layouts, methods and paper runs at full length: a hundred kills, five hundred strings
+chaos: $(VENV)/.built ## tests of kills, hostile strings, real text, layouts, methods and paper runs at full length: over two hundred kills, five hundred strings
 	CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q tests/teacher/test_score_faults.py tests/evaluation/test_benchmarks.py tests/evaluation/test_judge.py tests/training/test_checkpoint.py \
 	  tests/tokens/test_real_tokenizers.py tests/tokens/test_hard_cases.py tests/alignment/test_mapping.py tests/end_to_end/test_layouts.py tests/research/test_paper_configs.py \
 	  tests/training/test_matching_runs.py
 
-planted: $(VENV)/.built ## fifty-eight silent faults, planted one at a time: the tests see each of them
+planted: $(VENV)/.built ## silent faults, planted one at a time: the tests see each of them (`tests/planted.py --list`)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/planted.py
 
 # The oldest transformers, accelerate and datasets that pyproject.toml allows, and tokenizers with them, in front of those of the virtual
