@@ -14,6 +14,7 @@ OUT = "{out}"
 """Stands in options for the folder of the study."""
 _OWN = ("config", "against")
 """The options of a run in a plan that are not options of training."""
+# Finds the runs whose results an option names, such as NAME in `{out}/before/NAME/final`.
 _NEEDED = re.compile(re.escape(f"{OUT}/before/") + r"([A-Za-z0-9.-]+)")
 _RESERVED = ("before", "runs", "noise-", ".")
 """A tokenizer's name must not begin like this: other folders of a study do."""
@@ -270,5 +271,5 @@ def _needed_by(*options_of_runs: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _word(value: Any) -> str:
-    """Writes the value of an option as the command line takes it."""
+    """Writes the value of an option as the command line takes it, in JSON if it is no string."""
     return value if isinstance(value, str) else json.dumps(value)
