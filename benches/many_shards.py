@@ -125,7 +125,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     if min(options.shards) <= LAST:
-        parser.error(f"shards: more than {LAST}")
+        parser.error(f"shards: expected more than {LAST}, got {min(options.shards)}")
     print_lines(line for count in options.shards for line in measure(count, options.folder))
 
 

@@ -173,7 +173,7 @@ def answers_at_checkpoints(run: Path, questions: Path, steps: Iterable[int]) -> 
         if not weights.is_file():
             raise InputError(
                 f"questions_every: {weights} does not exist: the run was begun without this "
-                "option; delete its folder, or leave the option out"
+                "option; delete its folder, or omit the option"
             )
         load_model(student, weights)
         answers[step] = exact_answer_accuracy(model, tokenizer, problems)

@@ -80,7 +80,7 @@ class Plan:
         _check_file_names("variants", [*self.variants, *self.before], "folder")
         _check_file_names("tables", self.tables, "figure")
         require(bool(self.seeds), "seeds: expected at least one")
-        require(len(set(self.seeds)) == len(self.seeds), f"seeds: twice the same: {self.seeds}")
+        require(len(set(self.seeds)) == len(self.seeds), f"seeds: one is named twice: {self.seeds}")
         for where, names in (("baseline", [self.baseline]), *self.tables.items()):
             for name in names:
                 require(name in variants, f"{where}: {name} is none of the variants")
@@ -96,7 +96,7 @@ class Plan:
             require(
                 is_free, f"tokenizers: {name}: cannot be the name of its folder; choose another"
             )
-        require(self.confidence >= 0, f"confidence: negative: {self.confidence}")
+        require(self.confidence >= 0, f"confidence: expected 0 or more, got {self.confidence}")
         require(
             self.questions_every is None or (self.questions_every >= 1 and bool(self.questions)),
             "questions_every: expected at least 1 step, and `questions`",

@@ -242,15 +242,16 @@ Why = (
 )
 """The fact that decides whether a student token is kept.
 
-top, below: the token competes for a quota, and its excess loss is among the
-largest or not. reaches, below: its excess loss reaches the threshold or not. noise: its neighbours
-decide, whatever its own losses. not noise: under a rule without a threshold. included, excluded: it
-has no teacher loss, and such tokens are kept or dropped. not predicted: it is the first token.
+top, below: the token competes for a quota, and its excess loss is among the largest or not.
+reaches, below: its excess loss reaches the threshold or not. noise: the teacher loses too much on
+its neighbours, and its own losses do not matter. not noise: the teacher does not, and the rule has
+no threshold. included, excluded: it has no teacher loss, and such tokens are kept or dropped. not
+predicted: it is the first token.
 
-alm: ahead, behind: the teacher predicts the token's group better than the student, or not.
-distill: start, no start: a token of the teacher starts where this one does, or not. (Only there are
-distributions compared, but for the first word where only one tokenizer puts a space before it.)
-kept, dropped: by another method."""
+Under `alm`: ahead, behind: the teacher predicts the token's group better than the student, or not.
+Under `distill`: start, no start: a token of the teacher starts where this one does, or not.
+Distributions are compared only at a start, and not at the first word of a text if only one of the
+tokenizers puts a space before it. kept, dropped: another method decided."""
 
 COMPETING = set("top below reaches noise ahead behind start".split()) | {"not noise", "no start"}
 """Verdicts on tokens that have a teacher loss, and so compete."""
