@@ -2,6 +2,7 @@
 
 import io
 import json
+import platform
 import shutil
 import subprocess
 import sys
@@ -176,6 +177,40 @@ def stopped_before(step, path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(loop.Training, "_step", dying)
         assert train(path) == 130
+
+
+FREED_TENSORS = """
+import sys
+from resource import RUSAGE_SELF, getrusage
+import torch
+from vocagno.training.main import keep_freed_memory
+def page_faults():
+    before = getrusage(RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        torch.zeros(32 * 1024 * 1024)  # 128 MB
+    return getrusage(RUSAGE_SELF).ru_minflt - before
+by_default = page_faults()
+keep_freed_memory()
+torch.zeros(32 * 1024 * 1024)
+print(by_default, page_faults())
+"""
+
+
+@pytest.mark.skipif("glibc" not in platform.libc_ver(), reason="another C library than glibc")
+def test_the_memory_of_freed_tensors_is_kept():
+    """Each page of a tensor that the system clears is a fault."""
+    run = subprocess.run(
+        [sys.executable, "-c", FREED_TENSORS], capture_output=True, text=True, check=True
+    )
+    by_default, kept = map(int, run.stdout.split())
+    assert kept < by_default / 10
+
+
+def test_a_run_on_a_cpu_keeps_it(config, monkeypatch):
+    calls = []
+    monkeypatch.setattr(main_module, "keep_freed_memory", lambda: calls.append("kept"))
+    accelerator = main_module.start(parse(["--config", str(config())]))
+    assert calls == (["kept"] if accelerator.device.type == "cpu" else [])
 
 
 def test_going_on_with_another_cut_of_the_steps(trained, tmp_path, config, monkeypatch):
