@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 
 from vocagno.models import losses
 from vocagno.models.losses import causal_shift, teacher_guided_loss
+from vocagno.models.own_head import GivenLogits
 
 
 def test_labels_are_the_next_ids():
@@ -56,6 +57,9 @@ def test_losses_and_entropies_in_blocks_of_rows_and_columns(monkeypatch, cached,
     assert torch.equal(nll_alone, of_labels.nll_C)
     assert torch.equal(sum_alone, of_labels.sum_C1)
     assert torch.equal(ours, alone)
+    if num_ids == logits.shape[1]:
+        entropy = losses.chunked_entropy(logits.float(), GivenLogits.of(logits))
+        torch.testing.assert_close(entropy.double(), expected, atol=3e-6, rtol=1e-6)
     for bad in (torch.nan, torch.inf, -torch.inf):
         row = torch.full((1, 100), bad)
         assert not losses.losses_and_entropies_(row, labels[:1])[0].isfinite().any()

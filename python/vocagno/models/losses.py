@@ -30,7 +30,8 @@ def chunked_entropy(hidden_NH: Tensor, head: Head) -> Tensor:
     """(N,) float32: the entropy of the distribution that each state gives, in nats."""
     entropy_N = hidden_NH.new_empty(len(hidden_NH), dtype=torch.float32)
     for logits_CV, place in logits_of_chunks(hidden_NH, head):
-        log_p_CV = logits_CV.sub_(logits_CV.logsumexp(1, keepdim=True))
+        # With the limit, an id that the model rules out adds 0 instead of 0 * -inf, which is NaN.
+        log_p_CV = logits_CV.sub_(logits_CV.logsumexp(1, keepdim=True)).clamp_min_(_LOWEST)
         entropy_N[place] = -(log_p_CV.exp() * log_p_CV).sum(1)
     return entropy_N
 
