@@ -101,7 +101,7 @@ BROKEN = {
     ),
     "shape": (
         lambda f: with_weights(f, lambda weights: {**weights, HEAD: weights[HEAD][:40].clone()}),
-        rf"1 of another shape \({HEAD} \(40, 32\), not \(50, 32\)\)",
+        rf"1 of another shape \({HEAD} \(40, 32\), not \(50, 32\)\)\. Missing ones would be",
     ),
     "compiled": (lambda f: with_weights(f, renamed("", "_orig_mod.")), "model._orig_mod`"),
     "compiled layer": (

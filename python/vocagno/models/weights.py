@@ -218,7 +218,7 @@ def _remedy(missing: Collection[str], unexpected: Collection[str]) -> str:
         ends = (name[place.end() :] for place in re.finditer(r"\.", name))
         if inner := next((end for end in ends if end in missing), None):
             return f"Take the prefix `{name.removesuffix(inner)}` out of the names"
-    if not unexpected and all(name.endswith("head.weight") for name in missing):
+    if missing and not unexpected and all(name.endswith("head.weight") for name in missing):
         return "The model was saved without its head: save one of AutoModelForCausalLM"
     return (
         "Missing ones would be random, unexpected ones skipped: save weights and configuration "
