@@ -1,5 +1,7 @@
 """Which sequences are read together, in rows with little padding, and what keeps them apart."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -90,6 +92,13 @@ def test_a_mask_that_changes_everything_is_refused():
     for dtype, most in ((torch.float32, 0.03), (torch.bfloat16, 3.0)):
         model = tiny_llama(50, attn_implementation="sdpa").to(dtype)
         assert not keeps_apart(with_another_kernel(model, most))
+
+
+def test_full_memory_is_no_sign_of_a_leak(monkeypatch):
+    model = tiny_llama(50)
+    monkeypatch.setattr(model, "forward", Mock(side_effect=torch.OutOfMemoryError))
+    with pytest.raises(torch.OutOfMemoryError):
+        keeps_apart(model)
 
 
 def test_a_mask_made_on_a_device_stays_there():

@@ -193,6 +193,8 @@ def keeps_apart(model: Any, *, with_mask: bool = True) -> bool:
         first_in_row = compute_logits(torch.cat([second, ids[:, :_PROBE]], 1))[:_PROBE]
         packed = compute_logits(ids, piece)[_PROBE:]
         alone_with_mask = compute_logits(second, piece[:, _PROBE:])
+    except torch.OutOfMemoryError:  # a RuntimeError, too, which says nothing of the model
+        raise
     except (RuntimeError, TypeError, ValueError, IndexError):  # the mask's form is not supported
         return False
     finally:
