@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from architectures import build
 from tiny_models import tiny_llama
 from vocagno.models import throughput
 
@@ -15,6 +16,8 @@ def test_operations_of_a_model_by_hand():
     assert throughput.model_flops(model, 64) == 6 * weights + 12 * 2 * 32 * 64
     tied = tiny_llama(50, tie_word_embeddings=True)
     assert throughput.model_flops(tied, 64) == throughput.model_flops(model, 64)
+    without_count = build("blt")  # its configuration has layers of several kinds
+    assert throughput.model_flops(without_count, 64) == throughput.model_flops(without_count, 1) > 0
 
 
 def test_peaks_are_known_by_name(monkeypatch):

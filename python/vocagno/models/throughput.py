@@ -35,12 +35,14 @@ def model_flops(model: Any, seq_len: int) -> float:
     """Operations that naive training takes for each token: 6 for each weight that it is multiplied
     with, 12 * layers * hidden size * length for attention (PaLM, arXiv 2204.02311, appendix B).
 
-    Guided training takes fewer, so its MFU says how many naive ones it replaces.
+    Guided training takes fewer, so its MFU says how many naive ones it replaces. Attention is not
+    counted for a model whose configuration has no single number of layers (BLT). All experts of a
+    mixture are counted, although a token is multiplied with some of them.
     """
     config = model.config.get_text_config()
     weights = sum(parameter.numel() for parameter in model.parameters())
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if head.weight is not embedding.weight:  # a table that is looked up is not multiplied with
         weights -= embedding.weight.numel()
-    attention = 12 * config.num_hidden_layers * config.hidden_size * seq_len
-    return float(6 * weights + attention)
+    layers, width = (getattr(config, name, 0) for name in ("num_hidden_layers", "hidden_size"))
+    return float(6 * weights + 12 * layers * width * seq_len)
