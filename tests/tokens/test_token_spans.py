@@ -194,4 +194,4 @@ def test_texts_that_cannot_be_tokenized_are_left_out_of_a_batch():
     np.testing.assert_array_equal(tokens.spans, alone.spans)
     np.testing.assert_array_equal(tokens.cu_seqlens, alone.cu_seqlens)
     with pytest.raises(TokenizerError, match=r"texts\[1\], which begins with '☃': cannot be"):
-        spans.encode(texts)
+        spans.encode(iter(texts))

@@ -256,12 +256,11 @@ class TokenSpans:
             the text, for offsets without width, out of order or of other text, and for a text that
             the tokenizer cannot read.
         """
+        texts = as_texts(texts)  # an iterator yields them only once, and an error names one of them
         tokens, refused = self.try_encode(texts, num_threads=num_threads)
         for number, reason in refused.items():
-            beginning = as_texts(texts)[number][:40]
-            raise TokenizerError(
-                f"{self.name}: texts[{number}], which begins with {beginning!r}: {reason}"
-            )
+            place = f"texts[{number}], which begins with {texts[number][:40]!r}"
+            raise TokenizerError(f"{self.name}: {place}: {reason}")
         return tokens
 
     def try_encode(
