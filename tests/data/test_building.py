@@ -145,7 +145,7 @@ def test_parts_are_finished_together(tmp_path, corpus):
         finish_parts(folder, TEXTS)
 
 
-@pytest.mark.parametrize("notes", ["whole", "of an older release", "missing"])
+@pytest.mark.parametrize("notes", ["whole", "missing"])
 def test_parts_of_two_stores_are_not_finished_as_one(tmp_path, corpus, notes):
     """As after a copy without `.locks`, of a folder in which one part is still to be made."""
     folder, other = tmp_path / "store", {"format": "texts 0"}
@@ -155,7 +155,8 @@ def test_parts_of_two_stores_are_not_finished_as_one(tmp_path, corpus, notes):
         make(corpus(), folder, Part(2, 2), made_from=other)
     make(corpus(), tmp_path / "other", Part(2, 2), made_from=other)
     shutil.copytree(tmp_path / "other", folder, dirs_exist_ok=True)
-    change_notes(folder, notes)
+    if notes == "missing":
+        shutil.rmtree(folder / MAKING)
     wrong = [shard_name(number, 7) for number in (3, 4, 5, 6)]
     with pytest.raises(
         StoreError,
@@ -187,22 +188,6 @@ def test_shards_of_another_text_are_not_finished(tmp_path, corpus, part):
     shutil.rmtree(folder / ".locks")
     with pytest.raises(StoreError, match=r"shard-0000[3-6].arrow: was made with another text"):
         make(corpus(), folder, part and Part(2, 2))
-
-
-def change_notes(folder, how):
-    if how == "missing":
-        shutil.rmtree(folder / MAKING)
-    for path in (folder / MAKING).glob("*.jsonl") if how == "of an older release" else ():
-        notes = [json.loads(line) for line in path.read_text().splitlines()]
-        assert all(note.pop("origin") for note in notes)
-        path.write_text("".join(json.dumps(note) + "\n" for note in notes))
-
-
-def test_notes_of_an_older_release_are_enough(tmp_path, corpus, unread):
-    make(corpus(), tmp_path / "store", Part(1, 1))
-    change_notes(tmp_path / "store", "of an older release")
-    finish_parts(tmp_path / "store", TEXTS)
-    assert len(TextStore(tmp_path / "store")) == 7
 
 
 @pytest.mark.parametrize("part", [None, Part(2, 3)])

@@ -86,7 +86,8 @@ class Tally(AbstractContextManager["Tally"]):
         text_bytes = self._bytes + int(fraction * shard.text_bytes)
         documents = self._documents + int(fraction * shard.documents)
         note = f"{documents:,} of {self._of_documents:,} documents"
-        # As `Progress`: the first tokens of a batch come after the time of all of them.
+        # The rate shown is that of the call before: the first call for a batch of documents comes
+        # when the time of all of them has passed, but only the first tokens are counted.
         note += f", {self._rate:,.0f} tokens/s" if self._rate else ""
         self._rate = (self._tokens + tokens) / max(1e-9, time.monotonic() - self._began)
         self._progress.at(text_bytes, note)
@@ -100,6 +101,7 @@ class Tally(AbstractContextManager["Tally"]):
         self.inside(shard, fraction=0.0, tokens=0)  # what follows has not begun
 
     def result(self) -> MakeResult:
+        """Returns the counts until now."""
         return MakeResult(self._shards, self._tokens, time.monotonic() - self._began)
 
     def __exit__(self, *error: Any) -> None:
@@ -152,7 +154,7 @@ def _entry_and_origin(
     """Returns the entry of a shard and its `origin_of`, from its note where there is one. Without
     one, every row is compared with its checksum."""
     if note is not None:
-        return note.entry, note.origin or origin_of(Shard(path).description)
+        return note.entry, note.origin
     shard = kind.shard_type(path)
     shard.check(kind.row)
     return entry_of(name, shard), origin_of(shard.description)
@@ -174,6 +176,7 @@ def _mixed_error(
 
 
 def _some(names: Sequence[str]) -> str:
+    """Joins the first five names, with dots if there are more."""
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
@@ -216,7 +219,8 @@ def finish_parts(folder: Path, kind: StoreKind) -> None:
 
 
 def _finish(folder: Path, here: Path, names: Sequence[str], kind: StoreKind, text: str) -> None:
-    """Args: here: the local folder of an address, from where its manifest is published."""
+    """Writes the manifest of a store all of whose shards exist, at its address if it has one.
+    Args: here: the local folder with the shards; `folder` itself without an address."""
     if isinstance(folder, Address):
         gather(folder, here, names, to_finish=True)
     finish_store(here, names, kind, text)
@@ -242,6 +246,7 @@ class Part:
     count: int
 
     def of(self, items: Sequence[AnyItem]) -> Sequence[AnyItem]:
+        """Returns the items of this part."""
         # A part ends where the next one begins, whatever `count` divides, so that no item is lost
         # or made twice by jobs that do not know each other.
         first, end = (len(items) * n // self.count for n in (self.number - 1, self.number))
@@ -249,7 +254,7 @@ class Part:
 
 
 def store_key(corpus: Corpus, made_from: dict[str, Any]) -> str:
-    """The name of a store in the cache: a hash of its text and its other inputs."""
+    """Computes the name of a store in the cache: a hash of its text and its other inputs."""
     return digest(corpus.fingerprint, repr(sorted(made_from.items())))
 
 
@@ -369,7 +374,8 @@ def _claim(
 def _torn(
     corpus: Corpus, folder: Path, kind: StoreKind, made_from: dict[str, Any]
 ) -> list[Path] | None:
-    """The missing or truncated shards of a finished store; None if it is not finished."""
+    """Lists the missing or truncated shards of a finished store; None if it is not finished.
+    Raises: StoreError if the store is of another text or other inputs."""
     if not (folder / MANIFEST).is_file():
         return None
     store = Manifest.load(folder, kind)
@@ -387,7 +393,8 @@ def _torn(
 def _description(
     folder: Path, name: str, shard: CorpusShard, made_from: dict[str, Any]
 ) -> Description:
-    """The description of an existing shard. Raises: StoreError if its inputs are different."""
+    """Reads the description of an existing shard.
+    Raises: StoreError if its text or its inputs are different."""
     path = shard_file(folder, name)
     description = Shard(path).description
     inputs = {"text": description.text_hash, **description.made_from}

@@ -32,10 +32,10 @@ class Claim:
     text: str
     """`Corpus.fingerprint`."""
     shards: int | None
-    """Number of shards; None in stores begun by an older release."""
+    """Number of shards; None if it is known only in the end (a pipeline of datatrove)."""
     made_from: dict[str, Any]
     shard_bytes: int | None = None
-    """`Corpus.shard_bytes`; None in stores begun by an older release."""
+    """`Corpus.shard_bytes`; None if the shards are not those of a `Corpus`."""
 
     def save(self, folder: Path) -> bool:
         """Records the claim, unless it is there. Returns whether it was.
@@ -51,7 +51,7 @@ class Claim:
             recorded = read_claim(folder)  # another process without locks may have been faster
             assert recorded is not None
         # The number and the size of the shards are not compared: text that is cut otherwise has
-        # another `Corpus.fingerprint`. Claims of older releases lack both.
+        # another `Corpus.fingerprint`.
         recorded_inputs, inputs = (
             {"kind": claim.kind, "text": claim.text, **claim.made_from}
             for claim in (recorded, self)
@@ -66,7 +66,8 @@ class Claim:
 
 
 def folder_for(address: Address) -> Path:
-    """The local folder in which the shards of a store with a claim are made."""
+    """Returns the local folder in which the shards of a store at an address are made. The store has
+    a claim there."""
     # The claim is part of the name: who deletes a store and begins another one at the same address
     # does not find the shards of the first one here.
     claim = asdict(cast("Claim", read_claim(address)))
@@ -74,7 +75,7 @@ def folder_for(address: Address) -> Path:
 
 
 def read_claim(folder: Path) -> Claim | None:
-    """The claim on a folder, if there is one."""
+    """Reads the claim on a folder; None if there is none."""
     if not _file(folder).is_file():
         return None
     fields = json.loads(_file(folder).read_bytes())
@@ -84,14 +85,16 @@ def read_claim(folder: Path) -> Claim | None:
 
 
 def shard_bytes_of(folder: Path | None) -> int | None:
-    """The size of the shards of a store that was begun in the folder; None if there is none."""
+    """Returns the size of the shards of a store that was begun in the folder; None if there is no
+    store. A store without a size is taken for one with the default."""
     claim = None if folder is None else read_claim(path_of(folder))
     return None if claim is None else claim.shard_bytes or SHARD_BYTES
 
 
 def check_shard_bytes(corpus: Corpus, folder: Path) -> None:
-    """Raises: StoreError if the shards in the folder were cut at another size, so that not even
-    those of the same text are equal."""
+    """Checks the size of the shards of a store that was begun in the folder, because shards of
+    another size have other texts, and the text would be blamed.
+    Raises: StoreError, with the option to set, if the store has another text and another size."""
     size = shard_bytes_of(folder)
     claim = read_claim(folder)
     if claim is not None and claim.text != corpus.fingerprint and size != corpus.shard_bytes:
@@ -110,6 +113,7 @@ def first_difference(actual: dict[str, Any], expected: dict[str, Any], whose: st
 
 
 def _file(folder: Path) -> Path:
+    """Returns the file of a claim."""
     return folder / LOCKS / "made-from.json"
 
 
@@ -123,8 +127,8 @@ class Note:
     """Time at which the shard was finished, in seconds since 1970."""
     seconds: float
     """Seconds that making the shard took."""
-    origin: str = ""
-    """`origin_of` the shard; "" in notes of older releases."""
+    origin: str
+    """`origin_of` the shard."""
 
 
 class Notes:
@@ -143,13 +147,12 @@ class Notes:
 
 
 def read_notes(folder: Path) -> Iterator[Note]:
-    """The notes of all processes."""
+    """Yields the notes of all processes."""
     for path in sorted((folder / MAKING).glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
             if line.endswith("\n"):  # else its process was killed, or is writing it
                 fields = json.loads(line)
-                made = fields["ended"], fields["seconds"], fields.get("origin", "")
-                yield Note(Entry.of(fields["entry"]), *made)
+                yield Note(**{**fields, "entry": Entry.of(fields["entry"])})
 
 
 def noted_shards(folder: Path) -> dict[str, Note]:
@@ -169,7 +172,7 @@ def noted_shards(folder: Path) -> dict[str, Note]:
 
 
 def origin_of(shard: Description) -> str:
-    """Hash of what is equal in every shard of a store: kind, version and inputs."""
+    """Hashes what is equal in every shard of a store: kind, version and inputs."""
     return digest(json.dumps([shard.kind, shard.version, shard.made_from], sort_keys=True))
 
 
@@ -178,23 +181,25 @@ _FLAT = 1000
 
 
 def shard_name(number: int, count: int) -> str:
-    """The name of shard `number` of a store of `count` shards: its path without the suffix."""
+    """Returns the name of shard `number` of a store of `count` shards: its path without the
+    suffix."""
     name = f"shard-{number:05d}"
     return name if count <= _FLAT else f"{number // 1000:03d}/{name}"
 
 
 def named_shards(corpus: Corpus) -> dict[str, CorpusShard]:
-    """The shards of a corpus by their names in a store."""
+    """Returns the shards of a corpus by their names in a store."""
     count = len(corpus.shards)
     return {shard_name(number, count): shard for number, shard in enumerate(corpus.shards)}
 
 
 def shard_file(folder: Path, name: str) -> Path:
+    """Returns the path of a shard of this name."""
     return folder / f"{name}.arrow"
 
 
 def existing(folder: Path, names: Sequence[str]) -> set[str]:
-    """The shards that are there, from the lists of files."""
+    """Returns the names of the shards that exist, from lists of the files."""
     if isinstance(folder, Address):
         there = folder.sizes()
         return {name for name in names if f"{name}.arrow" in there}
@@ -273,7 +278,8 @@ def _is_of(corpus: Corpus, folder: Path, kind: StoreKind, there: set[str]) -> bo
 
 
 def _bytes_per_second(text_bytes: dict[str, int], folder: Path) -> float | None:
-    """Bytes of text a second; None if no shard with text was finished recently."""
+    """Computes the bytes of text per second of all processes; None if no shard with text was
+    finished recently."""
     now = time.time()
     recent = [note for note in read_notes(folder) if note.ended > now - _RECENT]
     if not recent:
