@@ -255,6 +255,7 @@ def _cuts(source: Source, size: int) -> Iterator[Cut]:
 
 
 def _prompt_hash(prompt_bytes: list[int]) -> str:
+    """Hashes the prompt length of each document; "" if there is no prompt."""
     return digest(json.dumps(prompt_bytes)) if any(prompt_bytes) else ""
 
 
@@ -281,6 +282,7 @@ def read_batches(corpus: str | Path, batch_bytes: int = SHARD_BYTES) -> Iterator
 
 
 def _empty(corpus: str | Path) -> CorpusError:
+    """Makes the error for a corpus without any text."""
     return CorpusError(
         f"{corpus}: the corpus is empty; expected text, such as lines of " + '{"text": "..."}'
     )

@@ -118,6 +118,7 @@ def _rewrite_table(
 
 
 def _text_field(names: Any) -> str:
+    """Returns the field whose text is replaced: a prompt stays as it is."""
     return "text" if "text" in names else "completion"
 
 
@@ -131,6 +132,7 @@ def _check_names(names: Any, new_names: Any, place: str) -> None:
 
 
 def _json_line(fields: dict[str, Any]) -> bytes:
+    """Makes a line of JSON Lines, in UTF-8."""
     try:
         return (json.dumps(fields, ensure_ascii=False) + "\n").encode()
     except UnicodeEncodeError:  # a lone surrogate, which only an escape can write
@@ -138,7 +140,7 @@ def _json_line(fields: dict[str, Any]) -> bytes:
 
 
 class _Open(io.RawIOBase):
-    """A file that stays open when pyarrow closes its stream, because it is yet to be flushed."""
+    """A file that stays open when pyarrow closes its stream: `atomic_file` is yet to flush it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

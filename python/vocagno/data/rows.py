@@ -133,7 +133,7 @@ def document_rows(stream: Stream) -> list[Row]:
 
 
 def _row(stream: Stream, tokens: slice) -> Row:
-    """Makes a row of some tokens; a piece begins at each token of another document."""
+    """Makes a row of some tokens; a piece begins where the next token is of another document."""
     documents = stream.documents[tokens]
     heads = np.flatnonzero(np.diff(documents, prepend=documents[0] - 1))
     counts = np.diff(heads, append=len(documents)).astype(np.int32)
@@ -247,7 +247,8 @@ class RowStore(ShardedStore["RowsShard"]):
     def documents(
         self, numbers: Iterable[int] | None = None
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Reads the `corpus.text_hash` (16 bytes) and the number of tokens of each document.
+        """Reads the `corpus.text_hash` (16 bytes) and the number of tokens of each document. The
+        first token of a row counts again, although it is the last one of the row before it.
 
         Both are zero for a document without a row: one that is omitted, or an empty one that is
         the only one in its shard.

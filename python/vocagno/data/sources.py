@@ -21,6 +21,7 @@ DATASETS = "datasets:"
 """Prefix of a corpus that is a name for the `datasets` library."""
 
 _ROWS_AT_ONCE = 1024
+"""Rows of Parquet or of a dataset that are decoded together."""
 
 
 class Document(NamedTuple):
@@ -145,6 +146,7 @@ class _FileSource:
         _FileSource._open = self
 
     def close(self) -> None:
+        """Closes the file; the next read opens it again."""
         raise NotImplementedError
 
 
@@ -228,9 +230,10 @@ class ParquetSource(_FileSource):
         self._batches_left: Iterator[Any] | None = None
         """The batches with all columns that the last `table` has left."""
         self._rest: list[Any] = []
-        """The part of a batch before them, which it has not taken; at most one."""
+        """The rows before them that the last `table` has decoded but not returned: none, or the end
+        of a batch."""
         self._row = 0
-        """The row with which these begin."""
+        """Number of the first row in `_rest`, or in `_batches_left` if `_rest` is empty."""
 
     def read_from(self, place: Place) -> Iterator[tuple[Place, Document | None]]:
         import pyarrow as pa
@@ -256,8 +259,8 @@ class ParquetSource(_FileSource):
             record += batch.num_rows
 
     def table(self, record: int, count: int) -> Any:
-        """Reads `count` rows from `record` on, with all columns, as a table of pyarrow. The rows
-        that follow those of the last call are not searched.
+        """Reads `count` rows from `record` on, with all columns, as a table of pyarrow. Rows that
+        directly follow those of the last call are read without a search for them.
         Raises: CorpusError if the file cannot be read, or has fewer rows."""
         import pyarrow as pa
 
@@ -276,8 +279,9 @@ class ParquetSource(_FileSource):
         raise CorpusError(f"{self.name}: has {missing:,} rows less than when it was read")
 
     def _batches(self, record: int, *, all_columns: bool) -> Iterator[Any]:
-        """Yields the rows from `record` on in batches, with the columns of the text or all. Only
-        the row group with that row is decoded further than needed: from its start."""
+        """Yields the rows from `record` on in batches, with the columns of the text or all. The row
+        group that holds `record` is decoded from its start, so a few rows before it are decoded in
+        vain; other row groups before it are not read."""
         import pyarrow.parquet as pq
 
         with self.file.open() as opened, pq.ParquetFile(opened) as file:

@@ -1,4 +1,4 @@
-"""A finished store: its manifest, with a hash of each shard, and its shards, opened on use.
+"""Reads a finished store: its manifest, with a hash of each shard, and its shards, opened on use.
 
 Documents whose tokens cannot be placed in their text are omitted, and named in a report.
 """
@@ -30,16 +30,18 @@ _NAME = re.compile(r"(?:[^./\\:\0][^/\\:\0]*/)?[^./\\:\0][^/\\:\0]*")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A shard at the time when the store was finished."""
+    """The entry of a shard in a manifest: the shard as it was when the store was finished."""
 
     name: str
+    """The path of the shard in the store, without its suffix."""
     text_hash: str
     counts: dict[str, int]
     bytes: int
+    """Size of the file."""
     file_hash: str
     """`files.file_digest` of the whole file, compared by `verify`."""
     frame: Frame
-    """Compared whenever the shard is opened."""
+    """The parts of the file that are not values, compared whenever the shard is opened."""
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "Entry":
@@ -47,6 +49,7 @@ class Entry:
         return cls(**{**fields, "frame": Frame(**fields["frame"])})
 
     def file(self, folder: Path) -> Path:
+        """Returns the path of the shard in a store."""
         return folder / f"{self.name}.arrow"
 
     def is_there(self, file: Path) -> bool:
@@ -86,11 +89,12 @@ class Manifest:
     shards: list[Entry]
 
     def count(self, unit: str) -> int:
-        """Number of documents, tokens or the like of all shards."""
+        """Adds up the documents, tokens or the like of all shards; `unit` is a key of their
+        counts."""
         return sum(entry.counts.get(unit, 0) for entry in self.shards)
 
     def torn(self, folder: Path) -> list[Path]:
-        """The files of shards that are missing or truncated."""
+        """Lists the files of shards that are missing or have another size."""
         if isinstance(folder, Address):
             # One listing instead of a request for each shard.
             sizes = folder.sizes()
@@ -101,6 +105,7 @@ class Manifest:
         return [file for entry in self.shards if not entry.is_there(file := entry.file(folder))]
 
     def save(self, folder: Path) -> None:
+        """Writes the manifest, with a check of its fields, atomically."""
         # The check is over values, not over the bytes of the file, so that its layout may change.
         fields = asdict(self)
         write_json(folder / MANIFEST, {**fields, "check": _check(fields)})
@@ -151,6 +156,7 @@ def check_names(names: list[str], where: Path) -> None:
 
 
 def _check(fields: dict[str, Any]) -> str:
+    """Hashes the fields of a manifest, by which `load` detects a damaged one."""
     return digest(json.dumps(fields, sort_keys=True, separators=(",", ":")))
 
 
@@ -165,8 +171,8 @@ class RowShard(Shard):
 
     def __init__(self, path: Path, frame: Frame | None = None) -> None:
         super().__init__(path, frame)
-        # A run reads a row in every epoch, and compares its checksum only the first time
-        # (docs/scores.md, "Opening": 93 us, then 8).
+        # A run reads the scores of a document in every epoch, and compares their checksum only the
+        # first time (docs/scores.md, "Opening": 93 us, then 8).
         self._known_whole = np.zeros(len(self), np.bool_)
 
     def is_whole(self, row: int) -> bool:
@@ -208,8 +214,9 @@ class StoreKind:
     """The word for the rows of a shard, plural."""
     shard_type: type[RowShard]
     verb: str
+    """The word on the progress bar, such as "preparing"."""
     command: str
-    """The word on the progress bar, and the command that makes such a store."""
+    """The command of `vocagno` that makes such a store."""
 
     @property
     def row(self) -> str:
@@ -270,7 +277,8 @@ class ShardedStore(Generic[AnyShard]):
         return sum(entry.bytes for entry in self.manifest.shards)
 
     def locate(self, index: int) -> tuple[AnyShard, int]:
-        """The shard that contains row `index` of the store, and the row's number in it."""
+        """Returns the shard that contains row `index` of the store, and the row's number in it.
+        Raises: IndexError for a row that the store does not have; as `Entry.open`."""
         number, row = find_part(index, self._ends, self._kind.unit)
         shard = self.shard(number)
         if isinstance(self.folder, Address) and not shard.is_whole_once_read(row):
@@ -282,7 +290,7 @@ class ShardedStore(Generic[AnyShard]):
         return shard, row
 
     def shards(self) -> Iterator[AnyShard]:
-        """All shards in order; none stays open."""
+        """Yields all shards in order; none stays open."""
         return map(self._open, range(len(self.manifest.shards)))
 
     def _open(self, number: int) -> AnyShard:
@@ -335,7 +343,8 @@ REPORT = "refused.jsonl"
 MAX_REFUSED = 0.001
 """Default of `data.max_refused`."""
 REFUSED = "refused_documents"
-"""Their count in a shard; a shard that leaves nothing out has none."""
+"""The key of a shard's counts for the number of documents that it omits. It is absent if there are
+none."""
 _AT_LEAST = 10
 """Refused documents that any limit above 0 allows: of a small corpus, a share of 0.1 % would be
 less than one document."""
@@ -406,7 +415,7 @@ def write_entries(folder: Path, entries: Sequence[dict[str, Any]]) -> None:
 
 
 def say_omitted(folder: Path, documents: int, refused: int) -> None:
-    """Says what a store omits, if there is something."""
+    """Prints how many documents a store omits, if any."""
     if refused:
         print(
             f"{folder}: omitted {refused:,} of {documents:,} documents, whose tokens cannot be "

@@ -1,5 +1,5 @@
-"""Stores at an address: shards are read through a local cache of bounded size. They are made in a
-local folder, from where each is published when it is whole."""
+"""Reads and publishes the shards of a store at an address. They are read through a local cache of
+bounded size, and made in a local folder, from where each is published when it is whole."""
 
 # fsspec's `filecache` has no bound, and its list of files is that of the process that wrote last.
 
@@ -23,11 +23,13 @@ MOST_OPEN = 64
 
 
 def cache_folder() -> Path:
+    """Returns the folder of the cache: `VOCAGNO_CACHE`, or `~/.cache/vocagno`."""
     return Path(os.environ.get("VOCAGNO_CACHE") or Path.home() / ".cache" / "vocagno")
 
 
 def cache_bytes() -> int:
-    """The bound of the cache. Raises: ConfigError for a bad one."""
+    """Returns the bound of the cache: `VOCAGNO_CACHE_GB`, or 50 GB.
+    Raises: ConfigError for one that is not a number of gigabytes above 0."""
     words = os.environ.get("VOCAGNO_CACHE_GB") or "50"
     with suppress(ValueError):
         if 0 < float(words) < float("inf"):
@@ -36,8 +38,8 @@ def cache_bytes() -> int:
 
 
 def local_copy(file: Address, size: int, file_hash: str, *, fresh: bool = False) -> Path:
-    """A shard in the cache, fetched if it is not there, or to be `fresh`. Files that were used
-    longest ago make room for it.
+    """Returns the copy of a shard in the cache. It is fetched if it is not there, and in any case
+    for `fresh`. Files that were used longest ago make room for it.
     Raises: StoreError if it is missing, or another than the manifest's."""
     folder = cache_folder() / "objects"
     path = folder / f"{file_hash}{file.suffix}"
@@ -63,7 +65,8 @@ def local_copy(file: Address, size: int, file_hash: str, *, fresh: bool = False)
 
 
 _free: dict[tuple[Path, int], int] = {}
-"""Bytes that this process may fetch into a cache before it lists the files again."""
+"""Bytes that this process may fetch into a cache, by its folder and bound, before it lists the
+files again."""
 _SHARES = 64
 """Number of processes for which the bound holds exactly."""
 _ABANDONED = 3600e9
@@ -87,22 +90,23 @@ def _make_room(folder: Path, size: int) -> None:
             with suppress(FileNotFoundError):
                 if entry.name != LOCKS:
                     files.append(((status := entry.stat()).st_mtime_ns, status.st_size, entry.path))
-    room = bound - size - sum(of_file for _, of_file, _ in files)
+    room = bound - size - sum(file_bytes for _, file_bytes, _ in files)
     abandoned = time.time_ns() - _ABANDONED
-    for changed, of_file, path in sorted(files) if room < 0 else ():
+    for changed, file_bytes, path in sorted(files) if room < 0 else ():
         with suppress(OSError):  # Windows keeps a file that is open
             if room < bound // _SHARES and (changed < abandoned or not path.endswith(".tmp")):
                 Path(path).unlink()
-                room += of_file
+                room += file_bytes
     _free[key] = max(0, room) // _SHARES
 
 
 def gather(
     address: Address, folder: Path, names: Sequence[str], *, to_finish: bool = False
 ) -> None:
-    """Makes shards here those of the address. Shards here that are no longer there are published
-    again.
-    Args: to_finish: fetches all shards whose bytes the file system does not mark, too."""
+    """Makes the shards in a local folder equal to those at the address. A local shard that is no
+    longer at the address is published again.
+    Args: to_finish: also fetches again all shards for which the file system has no mark (an
+        ETag)."""
     there = address.marks()
 
     def gather_one(name: str) -> None:
@@ -130,8 +134,9 @@ def gather(
 
 
 def publish(new: Path, path: Path, file: Address) -> None:
-    """Uploads a shard and moves it to its place, unless another machine has uploaded one: then
-    that is the one."""
+    """Uploads a shard that was made here, and moves it to its place. If another machine has
+    uploaded it meanwhile, that one is fetched to the place instead.
+    Args: new: the shard before it is published; path: its place here; file: its address."""
     if _upload(new, file, _mark_file(path)):
         new.replace(path)  # so what is in its place was published
     else:
@@ -149,6 +154,7 @@ def _upload(path: Path, file: Address, mark_file: Path) -> bool:
 
 
 def _fetch(file: Address, path: Path) -> None:
+    """Fetches a shard, and writes its mark next to it."""
     # The mark is asked for before the bytes. If another machine replaces the object in between, the
     # mark is the older one, and the next `gather` fetches again. Without a mark file, as after a
     # kill during the copy, it does so, too.
@@ -160,5 +166,6 @@ def _fetch(file: Address, path: Path) -> None:
 
 
 def _mark_file(path: Path) -> Path:
-    """The file with the `Address.mark` of the object that a shard here is equal to."""
+    """Returns the file that holds the `Address.mark` of the object that a shard here is equal
+    to."""
     return path.with_suffix(".mark")

@@ -1,5 +1,7 @@
-"""Memory-mapped Arrow IPC shards: one record batch each, with its description. Spans take one byte
-per token, the lengths, if the tokens tile their text."""
+"""Writes and reads shards: memory-mapped Arrow IPC files of one record batch, with its description.
+
+Spans are coded as one byte per token, its length, if the tokens tile their text (`encode_spans`).
+"""
 
 import json
 import zlib
@@ -130,7 +132,7 @@ class Shard:
         return int(self._bytes.size)
 
     def frame(self) -> Frame:
-        """The frame of this file."""
+        """Computes the frame of this file."""
         places = [
             (buffer.address - self._bytes.address, buffer.size)
             for column in self.batch.columns
@@ -147,7 +149,7 @@ class Shard:
         return digest(bytes(view[:start]), bytes(view[stop:]))
 
     def values(self, column: str) -> NDArray[Any]:
-        """All values of a fixed-width column as a flat view (lists are concatenated)."""
+        """Returns all values of a fixed-width column as a flat view (lists are concatenated)."""
         array = self.batch.column(column)
         while isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
             array = array.values
@@ -160,11 +162,13 @@ class Shard:
         return view
 
     def lists(self, column: str) -> "Lists":
+        """Returns a column of lists as a view."""
         offsets = self.batch.column(column).offsets.to_numpy(zero_copy_only=True)
         return Lists(offsets, self.values(column))
 
 
 def _not_whole(path: Path, error: Exception) -> StoreError:
+    """Makes the error for a file that is not a whole shard."""
     return StoreError(
         f"{path}: not a complete vocagno shard ({error}); delete it and make the store again"
     )
@@ -202,7 +206,7 @@ def list_column(lists: list[NDArray[Any]], value_type: pa.DataType, *, large: bo
 
 
 def checksum(*arrays: NDArray[Any] | bytes) -> int:
-    """CRC-32 of the bytes of a row's content."""
+    """Computes the CRC-32 of the bytes of a row's content."""
     value = 0
     for array in arrays:
         value = zlib.crc32(array if isinstance(array, bytes) else array.tobytes(), value)
@@ -271,7 +275,7 @@ def decode_spans(coded: CodedSpans, pieces: PieceSpans | None = None) -> NDArray
 
 
 def _tiled_starts(sizes: NDArray[np.int32], pieces: PieceSpans | None) -> NDArray[np.int32]:
-    """The start of each token if it directly follows the previous one."""
+    """Computes the start of each token if it directly follows the previous one in its piece."""
     before = np.cumsum(sizes, dtype=np.int64) - sizes
     if pieces is not None and len(sizes):
         counts = np.asarray(pieces.num_tokens)
