@@ -226,7 +226,7 @@ def test_a_tokenizer_that_cannot_read_all(tokenizers):
     assert made.teacher[wide.token_id("<0x01>")] == -1
     after = [id for id, one in enumerate(wide.text_pieces()) if one and set(one) & {*"éπ".encode()}]
     before = np.full(len(after), narrow.token_id("x"))
-    assert module.Boundaries(narrow, wide).remain(before, np.array(after)).all()
+    assert module.Boundaries(narrow, wide).can_follow(before, np.array(after)).all()
     assert made.boundaries is None  # it changes texts
     with pytest.raises(BucketError, match=r"of the ids with text [\d.]+% of the student's"):
         made.check()
@@ -281,15 +281,15 @@ def test_what_the_student_would_have_in_one_token_cannot_follow(tokenizers, name
     before, after = np.array(parts).T
     boundaries = pickle.loads(pickle.dumps(module.Boundaries(side, side)))
     unused = pickle.dumps(boundaries)
-    assert not boundaries.remain(before, after).any()
+    assert not boundaries.can_follow(before, after).any()
     monkeypatch.setattr(module, "_MAX_REMEMBERED", 3)  # what is forgotten is found again
-    assert not boundaries.remain(before[::-1], after[::-1]).any()
+    assert not boundaries.can_follow(before[::-1], after[::-1]).any()
     tokens = side.encode(TEXTS).ids.astype(np.int64)
-    assert boundaries.remain(tokens[:-1], tokens[1:]).mean() > 0.95
+    assert boundaries.can_follow(tokens[:-1], tokens[1:]).mean() > 0.95
     assert pickle.dumps(boundaries) == unused
     none = np.array([-1, side.vocabulary_size, 1 << 24])
-    assert boundaries.remain(np.full(3, before[0]), none).all()
-    assert boundaries.remain(none, np.full(3, before[0])).all()
+    assert boundaries.can_follow(np.full(3, before[0]), none).all()
+    assert boundaries.can_follow(none, np.full(3, before[0])).all()
 
 
 def test_a_file_is_found_and_another_one_refused(tokenizers, tmp_path, monkeypatch):

@@ -259,7 +259,7 @@ def _find_impossible(
     before them, because the student's tokenizer ends no token between their texts."""
     is_out_nK = torch.zeros_like(is_asked_nK)
     before, ids = before_n[:, None].expand_as(ids_nK)[is_asked_nK], ids_nK[is_asked_nK].long()
-    can_follow = boundaries.remain(before.cpu().numpy(), ids.cpu().numpy())
+    can_follow = boundaries.can_follow(before.cpu().numpy(), ids.cpu().numpy())
     is_out_nK[is_asked_nK] = torch.from_numpy(~can_follow).to(is_out_nK.device)
     return is_out_nK
 

@@ -34,7 +34,8 @@ MAX_SIZE = 65_536
 gathers all of its ids, in about 0.13 us and 40 bytes each: 2 s and 0.7 GB for the least chunk of
 256 tokens, if all have one. A teacher's ids cost nothing, so they are not limited."""
 LEAST_SHARE = 0.99
-"""The default of `Buckets.check`."""
+"""The default share of ids in buckets (`Buckets.share`) below which `Buckets.check` refuses a
+pair."""
 
 _FORMAT = 3
 """The version of the files and of the definition of a bucket. It is a part of the names in a cache,
@@ -44,6 +45,7 @@ _MAX_REMEMBERED = 1 << 22
 _LOW_32_BITS = 0xFFFF_FFFF
 _NEVER_IN_UTF8 = re.compile(rb"[\xc0\xc1\xf5-\xff]")
 _FACTS = ("fingerprints", "pieces", "max_size", "dissolved", "largest")
+"""The fields of `Buckets` that a file holds as JSON, next to its arrays."""
 
 
 class BucketError(InputError):
@@ -63,14 +65,17 @@ class Boundaries:
     def __init__(self, student: TokenSpans, teacher: TokenSpans) -> None:
         self._sides = student, teacher
         self._student_pieces, self._teacher_pieces = student.text_pieces(), teacher.text_pieces()
-        # Sorted pairs and their answers. The first pair never occurs, so there is one to look at.
-        # Both are in one tuple, which is replaced at once, because threads may share this object.
+        # Sorted pairs and their answers. The first pair never occurs; it is there because `take`
+        # needs an entry. Both are in one tuple, which is replaced at once, because threads may
+        # share this object.
         self._remembered = np.array([np.iinfo(np.int64).min]), np.ones(1, np.bool_)
 
     def __reduce__(self) -> tuple[type[Boundaries], tuple[TokenSpans, TokenSpans]]:
-        return Boundaries, self._sides  # without the remembered pairs, so that its hash stays
+        # Without the remembered pairs: `datasets` names its cache by the hash of this pickle, which
+        # must be the same after use.
+        return Boundaries, self._sides
 
-    def remain(self, before: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def can_follow(self, before: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tells for each of n teacher tokens whether it can follow the student token before it.
 
         True for ids without a text of their own, and where the student's tokens of both texts are

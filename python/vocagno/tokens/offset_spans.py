@@ -253,6 +253,7 @@ class OffsetSpans:
         if encoding.ids != ids.tolist():
             return None
         offsets = _offsets([encoding], len(ids))
+        # Character i of the shorter text is character `kept[i]` of the text.
         starts = np.append(kept, len(text))[offsets[:, 0]]
         ends = np.append(0, kept + 1)[offsets[:, 1]]
         return np.stack([starts, np.maximum(starts, ends)], 1).astype(np.int32)

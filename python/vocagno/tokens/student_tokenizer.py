@@ -19,7 +19,9 @@ class StudentTokenizer:
 
     spans: TokenSpans
     source: str
+    """The path or name that it was loaded from."""
     eos: str
+    """The text of the token that ends a document."""
     eos_id: int
 
 

@@ -1,8 +1,8 @@
 """Converts text to token ids and the bytes of text that each token covers.
 
 If the bytes of the ids are the bytes of the text, only the ids are used. Otherwise the spans come
-from the tokenizer's own character offsets, converted to bytes and closed. The choice is made for
-each document.
+from the tokenizer's own character offsets: they are converted to bytes and closed, so that text
+between two tokens goes to one of them. The choice is made for each document.
 """
 
 import hashlib
@@ -117,15 +117,17 @@ class TokenSpans:
     @cached_property
     def prefix_ids(self) -> tuple[int, ...]:
         """Special tokens that the tokenizer itself adds before a text (BOS), if any."""
-        return self._around[0]
+        return self._ids_around[0]
 
     @cached_property
     def suffix_ids(self) -> tuple[int, ...]:
         """Special tokens that the tokenizer itself adds after a text (EOS), if any."""
-        return self._around[1]
+        return self._ids_around[1]
 
     @cached_property
-    def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _ids_around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The ids that the tokenizer adds before and after a text, found by encoding a text with
+        them and without them."""
         text, bare = self._some_text()
         full = self._tokenizer.encode(text).ids
         for start in range(len(full) - len(bare) + 1):
@@ -183,7 +185,7 @@ class TokenSpans:
 
     def line_ends(self) -> NDArray[np.bool_]:
         """Returns (V,) True for ids that contain a line break, and so end a line of text."""
-        return self._line_ends.copy()  # `guided_batch` asks for each batch
+        return self._line_ends.copy()  # `guided_batch` asks for each batch, and may change its own
 
     @cached_property
     def _line_ends(self) -> NDArray[np.bool_]:
@@ -306,8 +308,9 @@ class TokenSpans:
             cu_seqlens: (B + 1,) boundaries of the documents; default: one document.
             continues: whether the ids continue others, as a response its prompt. They then start
                 without a dummy prefix: a space there is in the text.
-        Returns: texts without the space that a tokenizer may have put before them, or behind an
-            added token, where its ids do not tell (`Metaspace`).
+        Returns: the texts. A space at the start of a text, or behind an added token, is left to the
+            tokenizer where the ids do not tell whether it was in the text (`Metaspace` adds one
+            unless there is one): the returned text is without it.
         Raises: TokenizerError for a tokenizer that does not keep the text (lower-casing,
             WordPiece), for ids that do not determine their text (the unknown token, added tokens
             that absorb white space), and for ids that are not a whole document, naming document and
