@@ -1,6 +1,8 @@
-"""Lays sequences out in batches of rows, and has the attention keep the documents of a row apart.
+"""Lays sequences out in batches of rows, and keeps the attention of a model from reading across the
+boundary of two sequences in a row.
 
-B: rows of a batch, T: places of a row, V: vocabulary.
+A place is one token of a row, or its padding. A piece is a run of places with tokens of one
+sequence. B: rows of a batch, T: places of a row.
 """
 
 import copy
@@ -24,7 +26,8 @@ Rows = list[list[int]]
 
 
 def buckets(lengths: Sequence[int], batch_tokens: int) -> Iterator[Rows]:
-    """Batches sequences of similar length, one per row, to reduce padding.
+    """Batches sequences of similar length, one per row, to reduce padding (`teacher.batching:
+    buckets`; `vocagno.buckets`, of ids, is something else).
 
     A batch has at most `batch_tokens` places (or one row).
     """
@@ -73,6 +76,7 @@ class Layout:
     """A batch of rows, on the host."""
 
     ids_BT: NDArray[np.int64]
+    """Token ids; 0 at padding."""
     piece_BT: NDArray[np.int64]
     """Index of the sequence of its row that each place belongs to; -1 at padding."""
     first_places: list[int]
@@ -100,18 +104,19 @@ _WITHOUT_WINDOW = frozenset({"full_attention", "attention", "linear_attention", 
 _PROBE = 8
 """Number of tokens in each of the two probe pieces."""
 _OF_MASK, _OF_MASK_IN_LOW_PRECISION = 1e-3, 0.5
-"""Limits on what a mask that hides nothing changes, as fractions of the difference when the
-boundary is ignored: two kernels of the attention differ by about 1e-6 in float32."""
+"""Limits on the change of the logits by a mask that hides nothing, as fractions of the change when
+the boundary is ignored: in float32, where two kernels of the attention differ by about 1e-6, and in
+low precision."""
 _LEAK, _LEAK_OF_LOW_PRECISION, _NOISE = 5e-5, 1e-2, 3.0
-"""Limits on the difference that a boundary leaves: a fraction of the difference when the boundary
-is ignored, and a multiple of the difference due to batch shape. In float32 a model that keeps
-pieces apart has 1e-7 of the former. A new model whose convolutions read across the boundary has no
-more than 2e-4, because its weights are small."""
+"""Limits on the change of the second piece's logits by the first piece: a fraction of the change
+when the boundary is ignored (in float32, and in low precision), plus a multiple of the change due
+to batch shape. In float32 a model that keeps pieces apart has 1e-7 of the former. A new model whose
+convolutions read across the boundary has only 2e-4, because its weights are small."""
 
 
 def isolation(piece_BT: Tensor, *, with_mask: bool = True) -> dict[str, Tensor]:
-    """Positions that restart in every piece, and a mask that keeps attention inside it; on the
-    device of the pieces, without a device sync.
+    """Makes positions that restart in every piece, and a mask that keeps attention inside it; on
+    the device of the pieces, without a device sync.
 
     Args:
         piece_BT: the piece of each place; a piece is a run of equal numbers.
@@ -130,10 +135,11 @@ def isolation(piece_BT: Tensor, *, with_mask: bool = True) -> dict[str, Tensor]:
 
 
 def boundaries(model: Any, piece_BT: Tensor) -> dict[str, Any]:
-    """Boundaries of the pieces and the greatest length, under the names that flash attention takes.
+    """Computes the boundaries of the pieces and the greatest length, under the names that flash
+    attention takes. Empty for a model whose forward pass takes no such arguments.
 
-    Without them it finds boundaries from the positions, with a device sync in every layer. Empty
-    for a model whose forward pass takes no such arguments.
+    Without them flash attention finds boundaries from the positions, with a device sync in every
+    layer.
 
     Args:
         piece_BT: on the host.
@@ -156,17 +162,18 @@ def boundaries(model: Any, piece_BT: Tensor) -> dict[str, Any]:
 
 
 def _is_start(piece_BT: Tensor) -> Tensor:
-    """(B, T) True where a piece begins: at the start of a row, and where the number changes."""
+    """Computes (B, T) True where a piece begins: at the start of a row, and where the number
+    changes."""
     return torch.cat([torch.ones_like(piece_BT[:, :1]), piece_BT.diff(dim=1)], 1) != 0
 
 
 @torch.no_grad()
 def keeps_apart(model: Any, *, with_mask: bool = True) -> bool:
-    """Tests with two pieces of a row that the second one is read as if it were the only one.
+    """Tells whether the second of two pieces in a row is read as if it were the only one.
 
-    Its difference is compared with the difference when the boundary is ignored, and with that of
-    the same piece in other batch shapes, which is not zero in bfloat16 on a GPU. Both readings have
-    a mask, because a GPU computes attention without one by another kernel.
+    The change of its logits is compared with the change when the boundary is ignored, and with that
+    of the same piece in other batch shapes, which is not zero in bfloat16 on a GPU. Both readings
+    have a mask, because a GPU computes attention without one by another kernel.
     """
     device = model.get_input_embeddings().weight.device
     size = model.get_input_embeddings().weight.shape[0]
@@ -214,12 +221,13 @@ def keeps_apart(model: Any, *, with_mask: bool = True) -> bool:
 
 
 def attention_of(model: Any) -> str:
-    """The name of the model's attention implementation."""
+    """Returns the name of the model's attention implementation."""
     return str(getattr(model.config, "_attn_implementation", None))
 
 
 def narrowest_window(model: Any) -> int | None:
-    """Width in tokens of a model's narrowest sliding or chunked attention; None without any."""
+    """Returns the width in tokens of a model's narrowest sliding or chunked attention; None without
+    any."""
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
     if kinds is not None and _WITHOUT_WINDOW.issuperset(kinds):
@@ -229,7 +237,7 @@ def narrowest_window(model: Any) -> int | None:
 
 
 def mask_fits(model: Any, length: int) -> bool:
-    """True if rows of this length can have a mask: it would override a narrower window."""
+    """Tells whether rows of this length can have a mask: it would override a narrower window."""
     window = narrowest_window(model)
     return window is None or window >= length
 
@@ -262,34 +270,39 @@ _requested_limits: list[int] = []
 
 
 def base_output(base_model: Any, ids_BT: Tensor, **extra: Any) -> Any:
-    """The output of a transformers base model for whole rows, or for rows with their own masks.
+    """Computes the output of a transformers base model for whole rows, or for rows with masks of
+    their own (`isolation`).
 
     Args:
         extra: masks, positions and sequence boundaries; None is the same as absent.
 
-    The result is bitwise the same as that of a plain call. There is no device sync if there are no
-    masks, positions and boundaries, and the attention is torch's (`sdpa`), plainly causal, and any
-    sliding window or chunk is longer than T. In all other cases (including `torch.compile` of the
-    whole model) this is a plain call. The first such pass of a model syncs, too: it records the
-    masks that the model requests.
+    The result is bitwise the same as that of a plain call, `base_model(input_ids=ids_BT)`. That
+    call makes a mask in every pass: to know whether it is needed, transformers searches the
+    positions for packed sequences, which is a device sync. Here there is no device sync if there
+    are no masks, positions and boundaries, and the attention is torch's (`sdpa`), plainly causal,
+    and any sliding window or chunk is longer than T. In all other cases (including `torch.compile`
+    of the whole model) this is a plain call. The first such pass of a model syncs, too: it records
+    the masks that the model requests.
     """
     options = {name: value for name, value in extra.items() if value is not None}
     if options or torch.compiler.is_compiling():
         return base_model(input_ids=ids_BT, use_cache=False, **options)
-    with _without_search(base_model, ids_BT.shape[1]):
+    with _without_mask_search(base_model, ids_BT.shape[1]):
         return base_model(input_ids=ids_BT, use_cache=False)
 
 
 def whole(tensor: Any) -> Tensor:
-    """The full tensor on each process, of a tensor that may be sharded (a DTensor)."""
+    """Returns the full tensor on each process, of a tensor that may be sharded (a DTensor)."""
     complete: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return complete
 
 
 @contextmanager
-def _without_search(base_model: Any, num_tokens: int) -> Iterator[None]:
-    """Replaces the configuration from which masks are made. Layers have their own reference to the
-    model's configuration, so neither attention nor compiled graphs change."""
+def _without_mask_search(base_model: Any, num_tokens: int) -> Iterator[None]:
+    """Keeps transformers from searching for the mask that rows of `num_tokens` need, if they need
+    none: the model gets a configuration with an attention for which no mask is made. Layers have
+    their own reference to the model's configuration, so neither attention nor compiled graphs
+    change."""
     config: Any = base_model.config
     is_sdpa = config._attn_implementation == "sdpa" and not config.sub_configs
     limit = _LIMITS.get(base_model)
@@ -318,7 +331,7 @@ def _register() -> None:
     from transformers.masking_utils import causal_mask_function, sdpa_mask
 
     def record_limit(*arguments: Any, **options: Any) -> Any:
-        """The mask of `sdpa`; records the length below which there is none."""
+        """Makes the mask of `sdpa`, and records the length below which rows need none."""
         # `allow_is_causal_skip`: transformers itself drops this mask if it is causal and nothing
         # else, but only after it has looked at the positions, which waits for the device.
         limit = 0

@@ -41,7 +41,7 @@ ChunkEnds = Sequence[int] | NDArray[np.int64] | None
 
 
 def chunk_rows(vocabulary_size: int, device: torch.device) -> int:
-    """Number of rows of logits per chunk on a device."""
+    """Returns the number of rows of logits per chunk on a device."""
     if device.type != "cuda":
         return max(LEAST_ROWS, CHUNK_ELEMENTS // vocabulary_size)
     rows = CUDA_CHUNK_ELEMENTS // vocabulary_size
@@ -51,8 +51,10 @@ def chunk_rows(vocabulary_size: int, device: torch.device) -> int:
 def chunks(
     num_rows: int, vocabulary_size: int, device: torch.device, ends: ChunkEnds = None
 ) -> Iterator[slice]:
-    """Chunks of rows whose logits exist together: equal sizes on a CPU, whole tiles on a GPU.
-    Args: ends: a chunk is longer if there is none of them within its size."""
+    """Yields the chunks of rows whose logits exist together: equal sizes on a CPU, whole tiles on a
+    GPU.
+    Args: ends: the rows before which a chunk may end (`ChunkEnds`). A chunk that contains none of
+        them is made longer, up to the next one."""
     size = chunk_rows(vocabulary_size, device)
     # Equal chunks: 2,048 tokens in chunks of 341 would leave two for a seventh chunk, which reads
     # all of the weights as well.
@@ -80,7 +82,7 @@ class UnsupportedModelError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class LanguageHead:
-    """The product that turns a causal language model's hidden states into logits."""
+    """A head that is one matrix product, from a causal language model's hidden states to logits."""
 
     weight_VH: Tensor
     bias_V: Tensor | None = None
@@ -89,7 +91,8 @@ class LanguageHead:
     softcap: float | None = None
     """tanh limits the logits to (-softcap, softcap) (Gemma 2)."""
     is_widened: bool = False
-    """The weights are float32 copies of bfloat16 ones, so rounding them back loses nothing."""
+    """True if the weights are float32 copies of bfloat16 ones, so that rounding them back loses
+    nothing."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -112,9 +115,10 @@ class LanguageHead:
         return self.is_widened or self.weight_VH.dtype == torch.bfloat16
 
     def logits(self, hidden_CH: Tensor, room: Tensor | None = None) -> Tensor:
-        """(C, V) in float32: operands in the model's type, accumulated in float32.
-        Args: room: from `room_for`. The logits are written there if it is large enough; then they
-            have no gradient."""
+        """Computes logits, (C, V) in float32: operands in the model's type, accumulated in float32.
+        They are changed in place, so autograd must not be asked for their gradient, which
+        `chunked_loss` computes.
+        Args: room: memory from `room_for`. The logits are written there if it is large enough."""
         out = None
         if room is not None and len(hidden_CH) <= len(room):
             out = room[: len(hidden_CH)]
@@ -133,9 +137,9 @@ class LanguageHead:
         return logits_CV
 
     def room_for(self, num_rows: int) -> Tensor | None:
-        """Memory for the logits of a chunk, reused for all chunks, unless `ends` lie farther apart.
-        On a CPU new memory costs time in addition to the product that fills it; elsewhere the
-        allocator caches it."""
+        """Allocates memory for the logits of a chunk, which all chunks reuse that are not longer.
+        None on a GPU, whose allocator caches memory; on a CPU new memory costs time in addition to
+        the product that fills it."""
         if self.weight_VH.device.type != "cpu":
             return None
         size = chunk_rows(self.vocabulary_size, self.device)
@@ -143,18 +147,19 @@ class LanguageHead:
         return torch.empty(min(num_rows, most), self.vocabulary_size, dtype=torch.float32)
 
     def for_chunks(self) -> "LanguageHead":
-        """A copy of the head with its weights converted once for all chunks instead of in `logits`,
-        unless the device multiplies them as they are by states of their type."""
+        """Returns a copy of the head whose weights are converted once for all chunks instead of in
+        `logits`; the head itself if the device multiplies them as they are by states of their type.
+        """
         is_converted = not widens(self.weight_VH, self.weight_VH)
         return self.as_type(torch.float32) if is_converted else self
 
     def as_type(self, dtype: torch.dtype) -> "LanguageHead":
-        """A copy of the head with weights of type `dtype`."""
+        """Returns a copy of the head with weights of type `dtype`."""
         is_widened = self._is_bfloat16 and dtype == torch.float32
         return replace(self, weight_VH=self.weight_VH.to(dtype), is_widened=is_widened)
 
     def first(self, num_ids: int) -> "LanguageHead":
-        """A head that gives only the logits of the first `num_ids` ids."""
+        """Returns a head that gives only the logits of the first `num_ids` ids."""
         bias_V = None if self.bias_V is None else self.bias_V[:num_ids]
         return replace(self, weight_VH=self.weight_VH[:num_ids], bias_V=bias_V)
 
@@ -164,26 +169,28 @@ Head = LanguageHead | OwnHead
 
 
 def _has_bfloat16_tiles() -> bool:
-    """True if this CPU multiplies tiles of bfloat16 into float32 (Intel AMX), and this torch can
-    be asked whether it does, and told to."""
+    """Tells whether this CPU multiplies tiles of bfloat16 into float32 (Intel AMX). False for a
+    torch that does not report it, or has no option that makes oneDNN do so
+    (`products_of_tiles`)."""
     capabilities: Any = getattr(torch.cpu, "get_capabilities", dict)()
-    is_told = hasattr(torch.backends.mkldnn, "matmul")
-    return is_told and bool(capabilities.get("amx_bf16"))
+    has_option = hasattr(torch.backends.mkldnn, "matmul")
+    return has_option and bool(capabilities.get("amx_bf16"))
 
 
 _HAS_BFLOAT16_TILES = _has_bfloat16_tiles()
 
 
 def multiplies_tiles(operand: Tensor) -> bool:
-    """True if float32 products of such values may run as products of tiles of bfloat16, because
-    the values are bfloat16 and the device is a CPU with AMX."""
+    """Tells whether float32 products of such values may run as products of tiles of bfloat16,
+    because the values are bfloat16 and the device is a CPU with AMX."""
     is_bfloat16 = operand.dtype == torch.bfloat16
     return _HAS_BFLOAT16_TILES and is_bfloat16 and operand.device.type == "cpu"
 
 
 _tiles = threading.Lock()
 _tiles_in_use: list[str] = []
-"""The setting before, once for each block of `products_of_tiles` that is being run."""
+"""The precision that torch had before, once for each block of `products_of_tiles` that is running
+in any thread."""
 
 
 @contextmanager
@@ -211,13 +218,13 @@ def products_of_tiles() -> Iterator[None]:
 
 
 def widens(a: Tensor, b: Tensor) -> bool:
-    """True if the device multiplies these two into float32 (`torch.mm` with `out_dtype`) without
-    converting them: only CUDA does, and only two operands of one type of low precision."""
+    """Tells whether the device multiplies these two into float32 (`torch.mm` with `out_dtype`)
+    without converting them: only CUDA does, and only two operands of one type of low precision."""
     return a.is_cuda and a.dtype in (torch.bfloat16, torch.float16) and a.dtype == b.dtype
 
 
 def language_head(model: Any) -> Head:
-    """The head of a transformers causal language model, verified on a few tokens.
+    """Finds the head of a transformers causal language model, and verifies it on a few tokens.
 
     It is a product of states and output embeddings if that gives the model's own logits. Otherwise
     it is the model's own code (`OwnHead`), with a warning, because that takes more time and memory.
@@ -245,6 +252,7 @@ def language_head(model: Any) -> Head:
 
 
 def _check_loaded(model: Any) -> None:
+    """Raises: UnsupportedModelError if the output embeddings have no values on any device."""
     output = model.get_output_embeddings()
     if getattr(getattr(output, "weight", None), "is_meta", False):
         raise UnsupportedModelError(
@@ -254,6 +262,7 @@ def _check_loaded(model: Any) -> None:
 
 
 def _verified_head(model: Any) -> Head:
+    """Does the work of `language_head` for a model in evaluation mode."""
     name, embedding = type(model).__name__, model.get_input_embeddings().weight
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     ids_BT = probe_ids(embedding.shape[0], positions, embedding.device)
@@ -296,8 +305,9 @@ _FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, A
 
 
 def _candidates(model: Any, vocabulary_size: int, hidden_size: int) -> Iterator[Head]:
-    """The product, if it has all parameters of the output embeddings: a learnt factor that is still
-    1 gives the same logits, and would get no gradient. Then the model's own code."""
+    """Yields the heads to try: the product, then the model's own code. The product is omitted if
+    the output embeddings have further parameters: a learnt factor that is still 1 gives the same
+    logits, and would get no gradient."""
     output = model.get_output_embeddings()
     if output is None or {name for name, _ in output.named_parameters()} <= {"weight", "bias"}:
         with suppress(UnsupportedModelError):
@@ -307,7 +317,7 @@ def _candidates(model: Any, vocabulary_size: int, hidden_size: int) -> Iterator[
 
 
 def _gives(head: Head, states_BTH: Tensor, logits_BTV: Tensor) -> bool:
-    """True if the head turns the model's states into the model's logits."""
+    """Tells whether the head turns the model's states into the model's logits."""
     try:
         computed_NV = head.logits(states_BTH.flatten(0, 1).to(head.device))
     except torch.OutOfMemoryError:
@@ -318,6 +328,8 @@ def _gives(head: Head, states_BTH: Tensor, logits_BTV: Tensor) -> bool:
 
 
 def _causal_remedy(model: Any) -> str:
+    """Returns the advice for a model that sees later tokens: an option of its configuration, if one
+    makes it causal."""
     config = model.config.get_text_config()
     for option, value in (("is_decoder", True), ("causal", True), ("attn_type", "uni")):
         if getattr(config, option, value) != value:
@@ -326,7 +338,7 @@ def _causal_remedy(model: Any) -> str:
 
 
 def head_of(model: Any) -> LanguageHead:
-    """The head that a model's configuration describes; it shares the model's weights.
+    """Makes the head that a model's configuration describes; it shares the model's weights.
     Raises: UnsupportedModelError if there are no output embeddings."""
     output, config = model.get_output_embeddings(), model.config.get_text_config()
     if not isinstance(getattr(output, "weight", None), Tensor):
@@ -341,7 +353,7 @@ def head_of(model: Any) -> LanguageHead:
 
 
 def _scale_of(config: Any) -> float:
-    """The factor on the logits in a configuration. `language_head` verifies it."""
+    """Computes the factor on the logits from a configuration. `language_head` verifies it."""
     divisors = ["logits_mup_width_multiplier", "logits_scaling"]
     factors = ["logit_scale", "lm_head_multiplier"]
     if config.model_type.startswith("hyperclovax"):  # multiplies by what Granite divides by
@@ -350,15 +362,15 @@ def _scale_of(config: Any) -> float:
 
 
 def _numbers(config: Any, *options: str) -> list[float]:
-    """The values of the options that a configuration sets to a number other than 0."""
+    """Lists the values of those options that a configuration sets to a number other than 0."""
     values = [getattr(config, option, None) for option in options]
     return [float(value) for value in values if isinstance(value, int | float) and value]
 
 
 def own_head_of(model: Any, vocabulary_size: int, hidden_size: int) -> OwnHead:
-    """The model's own code as its head.
+    """Makes a head of the model's own code.
 
-    Args: as found by `language_head`.
+    Args: vocabulary_size, hidden_size: the last dimensions of the model's logits and states.
     Raises: UnsupportedModelError if the model is not a head over one base model.
     """
     head = own_head(model, base_of(model), vocabulary_size, hidden_size)
@@ -368,7 +380,7 @@ def own_head_of(model: Any, vocabulary_size: int, hidden_size: int) -> OwnHead:
 
 
 def base_of(model: Any) -> nn.Module:
-    """The module of a causal language model that turns ids into its last hidden states.
+    """Finds the module of a causal language model that turns ids into its last hidden states.
     Raises: UnsupportedModelError if there is none."""
     if model.base_model is not model:
         base: nn.Module = model.base_model
@@ -381,15 +393,15 @@ def base_of(model: Any) -> nn.Module:
 
 
 def hidden_states(model: Any, ids_BT: Tensor, **extra: Any) -> Tensor:
-    """(B, T, H): the last hidden states of a causal language model, without logits.
+    """Computes the last hidden states of a causal language model, (B, T, H), without logits.
     Args: extra: positions and mask of packed rows (`isolation`)."""
     output = base_output(base_of(model), ids_BT, **extra)
     return whole(output.last_hidden_state)
 
 
 def without_wrapper(model: Any) -> Any:
-    """The causal language model inside a `peft.PeftModel`, with its adapters; another model as it
-    is. Training it trains what PEFT left trainable.
+    """Returns the causal language model inside a `peft.PeftModel`, with its adapters; another model
+    as it is. Training it trains what PEFT left trainable.
     Raises: UnsupportedModelError for adapters that are not inside the layers: prompts, and adapters
         or trained copies of the embedding or of the language head."""
     settings = getattr(model, "peft_config", None)

@@ -23,7 +23,7 @@ from vocagno.tokens.tokenizer_checks import PLAIN_PROBES
 
 
 def decoder_layers(model: Any, option: str) -> list[nn.Module]:
-    """The layers in a model's `_no_split_modules`.
+    """Lists the layers of a model, by the classes that it declares in `_no_split_modules`.
     Raises: ConfigError naming the option that needs them, for a model that declares none."""
     names = set(model._no_split_modules or ())
     layers = [module for module in model.modules() if type(module).__name__ in names]
@@ -80,10 +80,12 @@ def checkpoint_activations(model: Any) -> None:
 
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".json")
+"""Suffixes of the files that identify a model's weights. JSON holds its configuration, and the
+index of weights in several files."""
 
 
 def teacher_spans(config: TeacherConfig) -> TokenSpans:
-    """The teacher's tokenizer: `teacher.tokenizer`, or the one of its model."""
+    """Loads the teacher's tokenizer: `teacher.tokenizer`, or the one of its model."""
     if config.tokenizer is not None:
         spans = TokenSpans.from_pretrained(config.tokenizer)
         check_own_tokenizer(spans, config.model, "teacher")
@@ -95,7 +97,7 @@ def teacher_spans(config: TeacherConfig) -> TokenSpans:
 
 
 def tokenizer_of_student(config: StudentConfig) -> StudentTokenizer:
-    """The student's tokenizer.
+    """Loads the student's tokenizer.
     Raises: ConfigError for a model that is not there, before the tokenizer is looked for in it, and
         for a tokenizer that cannot be used."""
     if config.model is not None:
@@ -104,9 +106,12 @@ def tokenizer_of_student(config: StudentConfig) -> StudentTokenizer:
 
 
 def check_own_tokenizer(spans: TokenSpans, model: str | None, role: str) -> None:
-    """Rejects a tokenizer whose ids differ from those of the one in the model's folder.
+    """Rejects a tokenizer that is another than the one in the model's folder.
 
-    A tenth may differ, because reserved tokens are renamed and others added; but not plain text.
+    A tenth of the ids may differ, because reserved tokens are renamed and others added; but the ids
+    of plain text may not. A model without a tokenizer in a folder is not checked.
+    Args: role: "teacher" or "student", for errors.
+    Raises: ConfigError for another tokenizer.
     """
     model_file = Path(model or "") / "tokenizer.json"
     if model is None or not model_file.is_file():
@@ -128,7 +133,8 @@ def check_own_tokenizer(spans: TokenSpans, model: str | None, role: str) -> None
 
 
 def teacher_prefix(config: TeacherConfig, spans: TokenSpans) -> tuple[int, ...]:
-    """The teacher's prefix of a document: its tokenizer's BOS, else `bos`, else none."""
+    """Returns the ids that the teacher reads before a document: those that its tokenizer adds, else
+    `teacher.bos`, else none."""
     if spans.prefix_ids or config.bos is None:
         return spans.prefix_ids
     index = spans.token_id(config.bos)
@@ -138,10 +144,10 @@ def teacher_prefix(config: TeacherConfig, spans: TokenSpans) -> tuple[int, ...]:
 
 
 def weights_identity(config: TeacherConfig, cache: Path, option: str = "teacher.model") -> str:
-    """Identifies a model's weights: a hub commit, or a hash of its files (cached by size and
-    times).
+    """Identifies a model's weights: by a hub commit, or by a hash of its files (cached by their
+    size and times).
 
-    `option` is the option that an error names.
+    Args: option: the option that an error names.
     """
     name = cast("str", config.model)
     files = _weights_in_folder(config, option)
@@ -158,7 +164,8 @@ def weights_identity(config: TeacherConfig, cache: Path, option: str = "teacher.
 
 
 def _weights_in_folder(config: TeacherConfig, option: str) -> list[Path] | None:
-    """The weight files if the model is a folder, else None. Raises: ConfigError if it has none."""
+    """Lists the weight files if the model is a folder; None if it is a name on the hub.
+    Raises: ConfigError if the folder has none."""
     path = Path(cast("str", config.model))
     if not check_folder(str(path), option, config.gguf_file):
         return None
@@ -172,6 +179,7 @@ def _weights_in_folder(config: TeacherConfig, option: str) -> list[Path] | None:
 
 
 def _weight_files(folder: Path) -> list[str]:
+    """Lists the names of the files in a folder that identify its weights, sorted."""
     return sorted(
         file.name
         for file in folder.iterdir()
@@ -193,14 +201,14 @@ def _cached_digest(file: Path, cache: Path) -> str:
 
 
 def torch_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
-    """The type of a teacher's weights on a device."""
+    """Returns the type of a teacher's weights on a device."""
     if dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return cast("torch.dtype", getattr(torch, dtype))
 
 
 def local_device() -> torch.device:
-    """The device of this process: the accelerator with its local rank, or the CPU.
+    """Returns the device of this process: the accelerator with its local rank, or the CPU.
 
     A process started by a launcher makes it the current device, which kernels of other libraries
     use.
@@ -221,14 +229,14 @@ def local_device() -> torch.device:
 
 
 def has_apple_gpu() -> bool:
-    """True if the accelerator is Apple's (`mps`), which is not used.
-    It has no float64, which our sums need."""
+    """Tells whether the accelerator is Apple's (`mps`). It is not used, because it has no float64,
+    which our sums need."""
     accelerator = torch.accelerator.current_accelerator()
     return accelerator is not None and accelerator.type == "mps"
 
 
 def teacher_settings(config: TeacherConfig) -> Any:
-    """The transformers configuration of the teacher.
+    """Loads the transformers configuration of the teacher.
     Raises: ConfigError for a model that is not there or not loadable (`model_settings`)."""
     assert config.model is not None
     return model_settings(config.model, "teacher.model", config.gguf_file)
@@ -244,7 +252,7 @@ def check_context(
 
 
 def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
-    """A frozen causal language model on a device, or spread over several.
+    """Loads the teacher as a frozen causal language model, on a device or spread over several.
 
     For a GPU the weights are read directly onto it: a machine with eight GPUs does not need host
     memory for eight copies.
@@ -274,7 +282,7 @@ def load_teacher(config: TeacherConfig, device: torch.device) -> Any:
 def student_settings(
     config: StudentConfig, vocabulary_size: int, seq_len: int, **special_ids: int | None
 ) -> Any:
-    """The transformers configuration of the model to train, without its weights.
+    """Loads or makes the transformers configuration of the model to train, without its weights.
     Args: special_ids: `eos_token_id` and `bos_token_id` of the tokenizer, for a new model.
     Raises: ConfigError for an unknown architecture, other special ids, too few ids or positions."""
     from transformers import AutoConfig
@@ -311,7 +319,8 @@ def student_settings(
 
 
 def load_student(config: StudentConfig, settings: Any, vocabulary_size: int, seed: int) -> Any:
-    """The model to train, with float32 weights: loaded, or new with the settings `settings`."""
+    """Loads the model to train, with float32 weights, or makes a new one.
+    Args: settings: `student_settings`, of which a new model is made."""
     from transformers import AutoModelForCausalLM
 
     if config.model is not None:
@@ -356,7 +365,7 @@ def check_positions(settings: Any, length: int, option: str, role: str) -> None:
 
 
 def transformers_tokenizer(tokenizer: StudentTokenizer) -> Any:
-    """The student's tokenizer as a transformers tokenizer, to save with a model.
+    """Makes a transformers tokenizer of the student's, to save with a model.
     Raises: ConfigError if transformers makes another tokenizer of its files, as releases before
         5.22 do of DeepSeekMath's."""
     import transformers

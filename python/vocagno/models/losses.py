@@ -1,7 +1,10 @@
-"""The loss of every token without the logits of every token, and a teacher's distributions.
+"""Computes the loss of every token with the logits of a chunk of tokens at a time, and holds the
+distributions of a teacher.
+
+A function whose name ends in `_` overwrites its first argument.
 
 N: tokens, H: hidden size, V: vocabulary, C: tokens of a chunk, B: rows, T: tokens of a row,
-M: tokens of the teacher.
+M: tokens of the teacher, R: rows of a block, W: columns of a block, or of a part of the vocabulary.
 """
 
 from collections.abc import Iterator
@@ -16,7 +19,7 @@ from vocagno.models.head import Head, LanguageHead, chunks
 
 
 def chunked_nll(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
-    """(N,) float32: the loss of each label in nats, from the states that predict it.
+    """Computes (N,) float32, the loss of each label in nats, from the states that predict it.
 
     Logits exist for one chunk at a time, so memory does not grow with N times V.
     """
@@ -27,7 +30,7 @@ def chunked_nll(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
 
 
 def chunked_entropy(hidden_NH: Tensor, head: Head) -> Tensor:
-    """(N,) float32: the entropy of the distribution that each state gives, in nats."""
+    """Computes (N,) float32, the entropy in nats of the distribution that each state predicts."""
     entropy_N = hidden_NH.new_empty(len(hidden_NH), dtype=torch.float32)
     for logits_CV, place in logits_of_chunks(hidden_NH, head):
         # With the limit, an id that the model rules out adds 0 instead of 0 * -inf, which is NaN.
@@ -37,8 +40,8 @@ def chunked_entropy(hidden_NH: Tensor, head: Head) -> Tensor:
 
 
 def logits_of_chunks(hidden_NH: Tensor, head: Head) -> Iterator[tuple[Tensor, slice]]:
-    """The logits (C, V) of some states at a time, float32 without gradient, and their place. They
-    may be overwritten, and are by the next chunk."""
+    """Yields the logits of one chunk of states after the other, (C, V) float32 without gradient,
+    with the rows of that chunk. The caller may overwrite the logits; the next chunk does."""
     with torch.no_grad():
         if isinstance(head, LanguageHead) and head.weight_VH.dtype != hidden_NH.dtype:
             head = head.as_type(torch.float32)  # once for all chunks
@@ -52,7 +55,7 @@ def logits_of_chunks(hidden_NH: Tensor, head: Head) -> Iterator[tuple[Tensor, sl
 
 
 def losses_(logits_CV: Tensor, labels_C1: Tensor) -> tuple[Tensor, Tensor]:
-    """(C,) the loss of each label, and (C, 1) the row sums of exponentials.
+    """Computes (C,) the loss of each label in nats, and (C, 1) the row sums of exponentials.
 
     The logits are overwritten with their exponentials, after each row's maximum was subtracted, so
     that no other matrix is needed.
@@ -66,11 +69,11 @@ class LossesAndEntropies(NamedTuple):
     """The result of `losses_and_entropies_` for the logits of C tokens."""
 
     nll_C: Tensor
-    """The loss of each label, and"""
+    """The loss of each label in nats, the same bits as from `losses_`."""
     sum_C1: Tensor
-    """the row sums of exponentials: the same bits as from `losses_`."""
+    """The row sums of exponentials, the same bits as from `losses_`."""
     entropy_C: Tensor
-    """In nats, of the distribution over the first `num_ids` ids."""
+    """The entropy in nats of the distribution over the first `num_ids` ids."""
 
 
 def losses_and_entropies_(
@@ -79,7 +82,7 @@ def losses_and_entropies_(
     num_ids: int | None = None,
     top_C1: Tensor | None = None,
 ) -> LossesAndEntropies:
-    """Losses and entropies in one pass. The logits are overwritten like by `losses_`.
+    """Computes losses and entropies in one pass. The logits are overwritten like by `losses_`.
 
     Args:
         num_ids: entropies are of the distribution over the first so many ids. Default: all.
@@ -94,11 +97,12 @@ def losses_and_entropies_(
 def _exponentials_(
     logits_CV: Tensor, num_ids: int = 0, top_C1: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Overwrites logits with their exponentials after the rows' maxima were subtracted: (C, 1) the
-    maxima, (C, 1) the sums, and (C,) the entropies over the first `num_ids` ids (0: NaN).
+    """Overwrites logits with their exponentials after the rows' maxima were subtracted. Returns
+    (C, 1) the maxima, (C, 1) the sums, and (C,) the entropies over the first `num_ids` ids (0:
+    NaN).
 
-    On a CPU a block at a time, which stays in its caches. 256 x 262,144 on one core: 107 ms, 117
-    with whole matrices; with entropies 179 ms, 364 with whole matrices in a pass of their own.
+    A CPU computes a block at a time, which stays in its caches. 256 x 262,144 on one core: 107 ms,
+    117 with whole matrices; with entropies 179 ms, 364 with whole matrices in a pass of their own.
     """
     num_rows, size = logits_CV.shape
     is_on_cpu = logits_CV.device.type == "cpu"
@@ -127,7 +131,7 @@ def _exponentials_(
 
 
 _CACHED = 1 << 16
-"""Numbers that are computed on at a time on a CPU: 256 kB of float32."""
+"""The number of logits in a block on a CPU: 256 kB of float32."""
 _LOWEST = -1e4
 """A difference of logits whose exponential is 0 in float32."""
 IGNORED = -100
@@ -137,7 +141,8 @@ AnyArray = TypeVar("AnyArray", Tensor, NDArray[Any])
 
 
 def causal_shift(sequence: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """The inputs and labels of a causal model: token i is predicted from token i - 1.
+    """Splits a sequence into the inputs and the labels of a causal model: token i is predicted from
+    token i - 1 and those before it.
 
     The last axis is the position. The first token is only an input, the last only a label. The
     shift is defined only here, for student and teacher, ids and losses.
@@ -146,7 +151,7 @@ def causal_shift(sequence: AnyArray) -> tuple[AnyArray, AnyArray]:
 
 
 def teacher_guided_loss(nll_BT: Tensor, weights_BT: Tensor) -> Tensor:
-    """The sum of the losses of the kept tokens, float32 (Eq. 3 without its denominator).
+    """Sums the losses of the kept tokens in float32 (Eq. 3 without its denominator).
 
     The loop divides by one count for the whole optimizer step. `weights_BT` has no gradient.
     """
@@ -163,13 +168,16 @@ class TeacherStates:
     states_MH: Tensor
     head: Head
     partner_BT: Tensor
-    """Index of the state (of M) that predicts the teacher's counterpart of each label; -1: none."""
+    """For each label, the index (of M) of the state that predicts the teacher's counterpart of it;
+    -1 for none."""
     num_ids: int | None = None
     """For `kld`: number of leading ids that both vocabularies share; heads may have more. Default:
     all of the student's."""
 
     def logits(self, partner_C: Tensor, num_ids: int | None = None) -> Tensor:
-        """(C, W) float32, optionally only of the teacher's first `num_ids` ids."""
+        """Computes the teacher's logits for C tokens, (C, W) float32, from the states with the
+        indices `partner_C` (a row of state 0 for -1). W is `num_ids`, or the whole vocabulary for
+        None."""
         head = self.head if num_ids is None else self.head.first(num_ids)
         states_CH = self.states_MH[partner_C.clamp_min(0).to(self.states_MH.device)]
         return head.logits(states_CH.to(head.device)).to(partner_C.device)

@@ -1,5 +1,6 @@
-"""The language head of a model whose logits are not one product: its own code, on given states;
-and the test on a few tokens that says whether a head gives a model's logits.
+"""Computes logits from given states by a model's own code, for a model whose logits are not one
+product (`OwnHead`), and compares the logits of a head with those of the model on a few tokens
+(`probe_ids`, `agree`).
 
 The base model runs once for all tokens. The causal model's own `forward` then turns a few hundred
 states at a time into logits; a stand-in for the base model returns these states.
@@ -37,7 +38,7 @@ class OwnHead:
         return next(iter(self.weights.values())).device
 
     def logits(self, hidden_CH: Tensor, room: Tensor | None = None) -> Tensor:
-        """(C, V) in float32, with gradients for the states and for `weights`.
+        """Computes logits, (C, V) in float32, with gradients for the states and for `weights`.
         Args: room: not used; the model's code allocates its own."""
         # `forward` may read the shape of the ids. Only the stand-in gets their values.
         ids_1C = torch.zeros(1, len(hidden_CH), dtype=torch.int64, device=hidden_CH.device)
@@ -59,7 +60,7 @@ class OwnHead:
         return logits_CV if self.num_ids is None else logits_CV[:, : self.num_ids]
 
     def for_chunks(self) -> "OwnHead":
-        """A copy of the head with its weights converted once for all chunks."""
+        """Returns a copy of the head with its weights converted once for all chunks."""
         weights = {
             name: weight.float() if weight.is_floating_point() else weight
             for name, weight in self.weights.items()
@@ -67,23 +68,24 @@ class OwnHead:
         return replace(self, weights=weights)
 
     def as_type(self, dtype: torch.dtype) -> "OwnHead":
-        """The head itself, because it is computed in float32 for any `dtype`."""
+        """Returns the head itself, because it is computed in float32 for any `dtype`."""
         return self
 
     def first(self, num_ids: int) -> "OwnHead":
-        """A head that gives only the logits of the first `num_ids` ids."""
+        """Returns a head that gives only the logits of the first `num_ids` ids."""
         return replace(self, num_ids=num_ids)
 
     def room_for(self, num_rows: int) -> Tensor | None:
-        """None: the model's code allocates its own memory."""
+        """Returns None, because the model's code allocates its own memory."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class GivenLogits(OwnHead):
-    """Stands for the head where a model's logits are at hand instead of its states."""
+    """Stands for the head where logits are given instead of states: it returns what it is given."""
 
     where: torch.device | None = None
+    """The device of the logits."""
 
     @classmethod
     def of(cls, logits: Tensor) -> "GivenLogits":
@@ -98,14 +100,14 @@ class GivenLogits(OwnHead):
         return self.where
 
     def logits(self, hidden_CH: Tensor, room: Tensor | None = None) -> Tensor:
-        """(C, V) in float32: a copy of those given, because losses are computed in place."""
+        """Copies the given logits to (C, V) in float32, because losses are computed in place."""
         return hidden_CH[:, : self.num_ids].to(
             torch.float32, copy=True, memory_format=torch.contiguous_format
         )
 
 
 def own_head(model: Any, base: nn.Module, vocabulary_size: int, hidden_size: int) -> OwnHead | None:
-    """The head of a causal model over `base`; None if `base` is not one of its own modules or
+    """Makes the head of a causal model over `base`; None if `base` is not one of its own modules or
     contains all its parameters."""
     name = next((name for name, child in model.named_children() if child is base), None)
     if name is None:
@@ -144,7 +146,7 @@ class _Output(tuple[Tensor, ...]):
 
     @property
     def last_hidden_state(self) -> Tensor:
-        """(1, C, H)"""
+        """The states, (1, C, H)."""
         return self[0]
 
     def __getattr__(self, name: str) -> None:
@@ -157,11 +159,12 @@ class _Output(tuple[Tensor, ...]):
 PROBE_TOKENS = 32
 """Tokens per row, if the model can read that many."""
 _IDS = 1000
-"""Upper limit of the probe's ids; every vocabulary has ordinary tokens or bytes below it."""
+"""The probe's ids are below this number: every vocabulary has ordinary tokens or bytes there."""
 
 
 def probe_ids(vocabulary_size: int, positions: int | None, device: torch.device) -> Tensor:
-    """(2, T): rows whose first half is the same; the second row is padded (id 0) at its end.
+    """Makes (2, T) ids: rows whose first half is the same; the second row is padded (id 0) at its
+    end.
     Args: positions: maximum number of tokens that the model reads, if there is one."""
     length = PROBE_TOKENS
     if positions is not None and positions > 0:  # XLNet has -1 for no limit
@@ -177,7 +180,7 @@ def probe_ids(vocabulary_size: int, positions: int | None, device: torch.device)
 
 
 def agree(computed_NV: Tensor, expected_NV: Tensor, dtype: torch.dtype) -> bool:
-    """Tests that logits are the same at each position within the precision of `dtype`.
+    """Tells whether logits are the same at each position within the precision of `dtype`.
 
     Differences are root mean squares over the vocabulary, because the largest of millions of
     rounding errors is not informative. They are compared with the spread of the logits, because a
@@ -202,7 +205,8 @@ def _root_mean_square(values_NV: Tensor) -> Tensor:
 
 
 def sees_later_tokens(logits_BTV: Tensor, dtype: torch.dtype) -> bool:
-    """Tests if the rows' different second halves change the logits of their equal first halves."""
+    """Tells whether the different second halves of two rows change the logits of their equal first
+    halves."""
     half = logits_BTV.shape[1] // 2
     first_TV, second_TV = logits_BTV[0, :half].double(), logits_BTV[1, :half].double()
     finite_TV = first_TV.isfinite() & second_TV.isfinite()

@@ -1,5 +1,5 @@
-"""Counts the operations of a model per token, and those that a device can do in a second, of which
-the model FLOPs utilisation (MFU) is computed.
+"""Counts the operations that training a model takes for a token, and lists those that devices can
+do in a second. Both are needed for the model FLOPs utilisation (MFU).
 """
 
 from typing import Any
@@ -23,8 +23,8 @@ of the name that torch gives a device. The first part that fits counts: longer n
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
-    """The peak operations per second of a device in `PEAK_BF16`; None for any other device, and for
-    a precision other than bf16."""
+    """Returns the peak operations per second of a device in `PEAK_BF16`; None for any other device,
+    and for a precision other than bf16."""
     if device.type != "cuda" or precision != "bf16":
         return None
     name = torch.cuda.get_device_name(device)
@@ -32,8 +32,9 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
 
 
 def model_flops(model: Any, seq_len: int) -> float:
-    """Operations that naive training takes for each token: 6 for each weight that it is multiplied
-    with, 12 * layers * hidden size * length for attention (PaLM, arXiv 2204.02311, appendix B).
+    """Counts the operations that naive training takes for each token: 6 for each weight that it is
+    multiplied with, 12 * layers * hidden size * length for attention (PaLM, arXiv 2204.02311,
+    appendix B).
 
     Guided training takes fewer, so its MFU says how many naive ones it replaces. Attention is not
     counted for a model whose configuration has no single number of layers (BLT). All experts of a

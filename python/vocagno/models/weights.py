@@ -1,4 +1,4 @@
-"""Loads causal language models whose files hold the weights of their configuration, all and no
+"""Loads causal language models, and refuses files that lack weights of the configuration or hold
 others.
 
 transformers makes a missing weight at random and skips an unexpected one, with a table on
@@ -74,7 +74,7 @@ def check_no_adapter(name: str, option: str) -> None:
 
 
 def model_settings(name: str, option: str, gguf_file: str | None = None) -> Any:
-    """The transformers configuration of a model, without its weights.
+    """Loads the transformers configuration of a model, without its weights.
     Raises: ConfigError, for `option`, for a model that is not there; as `check_folder` and, for a
         folder, `check_no_adapter`."""
     from transformers import AutoConfig
@@ -95,12 +95,12 @@ def model_settings(name: str, option: str, gguf_file: str | None = None) -> Any:
 
 
 def causal_model(name: str, option: str, *, gguf_file: str | None = None, **options: Any) -> Any:
-    """A causal language model with the weights of its files: safetensors or a GGUF file, no pickle.
+    """Loads a causal language model with the weights of its files: safetensors or GGUF, no pickle.
 
     Args:
         name: of a folder or on the hub.
-        option: that of the model, for errors.
-        options: for transformers' `from_pretrained`.
+        option: the option that names the model, for errors.
+        options: arguments of transformers' `from_pretrained`.
     Raises: ConfigError for files that lack weights, or hold others; as `model_settings`.
     """
     from transformers import AutoModelForCausalLM
@@ -165,8 +165,8 @@ def _check_scales(name: str, option: str, settings: Any) -> None:
 
 
 def _unscaled_weights(name: str) -> set[str]:
-    """The float8 weights of safetensors files whose layer has no scale there. transformers reports
-    none as missing, and takes such a weight for its value."""
+    """Finds the float8 weights of safetensors files that have no scale there. transformers does not
+    report a scale as missing, and reads such a weight as if its scale were 1."""
     from safetensors import safe_open
     from transformers.utils import cached_file
 
@@ -186,7 +186,7 @@ def _unscaled_weights(name: str) -> set[str]:
 
 
 def _inside_layers(names: Collection[str], model: Any) -> set[str]:
-    """The names that belong to a layer of the model, like the scales of its weights."""
+    """Finds the names that belong to a layer of the model, like the scales of its weights."""
     layers = {name: layer for name, layer in model.named_modules() if name}
     filled = tuple(
         f"{name}." for name, layer in layers.items() if layer._parameters or layer._buffers
@@ -199,18 +199,22 @@ def _differences(
     unexpected: Collection[str],
     mismatched: Collection[tuple[str, Any, Any]],
 ) -> list[str]:
+    """Describes each kind of difference between files and configuration that there is.
+
+    Args: mismatched: name, shape in the file and shape of the model.
+    """
     shapes = [f"{key} {tuple(had)}, not {tuple(made)}" for key, had, made in mismatched]
     kinds = {"missing": missing, "unexpected": unexpected, "of another shape": shapes}
     return [f"{len(keys)} {kind} ({_some(keys)})" for kind, keys in kinds.items() if keys]
 
 
 def _some(names: Collection[str]) -> str:
-    """The first names in their order, and whether there are more."""
+    """Joins the first names in alphabetical order, with dots if there are more."""
     return ", ".join(sorted(names)[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
 
 
 def _remedy(missing: Collection[str], unexpected: Collection[str]) -> str:
-    """A sentence that says how files with these faults are fixed."""
+    """Returns a sentence that says how files with these faults are fixed."""
     for name in unexpected:
         for wrapper, way_out in _WRAPPERS.items():
             if name.replace(wrapper, "") in missing:
@@ -227,7 +231,7 @@ def _remedy(missing: Collection[str], unexpected: Collection[str]) -> str:
 
 
 def _unread_tensors(name: str, gguf_file: str, model: Any) -> set[str]:
-    """The tensors of a GGUF file that transformers skips without a report."""
+    """Finds the tensors of a GGUF file that transformers skips without a report."""
     from gguf import GGUFReader
     from transformers.modeling_gguf_pytorch_utils import TensorProcessor, get_gguf_hf_weights_map
     from transformers.utils import cached_file
