@@ -15,8 +15,8 @@ Float = TypeVar("Float", np.float32, np.float64)
 
 
 def as_spans(values: ArrayLike, name: str) -> IntArray:
-    """Converts spans to a C-contiguous (n, 2) array of int32 or int64; copies only if they are not
-    one. Lists of two integers of pyarrow are accepted.
+    """Converts spans to a C-contiguous (n, 2) array of int32 or int64. Spans that are such an array
+    already are not copied. A pyarrow column of lists of two integers is accepted, too.
 
     Raises: TypeError if the values are not integers, masked, or a tensor that NumPy cannot read;
         ValueError for another shape or a value beyond int64.

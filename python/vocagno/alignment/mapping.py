@@ -52,8 +52,8 @@ def _call_or_convert(
 
 
 class Reason(IntEnum):
-    """Tells whether one of the teacher tokens that a student token is mapped to has a loss, or else
-    why not.
+    """The reason why a student token has no teacher loss, or MAPPED: one of the teacher tokens that
+    it is mapped to has a loss.
 
     Compared by group, a MAPPED token may have no teacher loss, if another token of its group lacks
     one.

@@ -1,6 +1,6 @@
 """Reduces teacher losses over the ranges of student tokens, on the device that holds the losses.
 
-M: teacher rows, N: student tokens.
+M: teacher tokens, N: student tokens, B: rows of a batch, L: powers of two up to M.
 """
 
 import torch
@@ -59,7 +59,7 @@ def _range_sums(values_M: Tensor, first_N: Tensor, stop_N: Tensor) -> Tensor:
     """
     length_N, run_start_N = stop_N - first_N, first_N
     sums_N = values_M.new_zeros(first_N.shape)
-    runs_M = torch.nn.functional.pad(values_M, (0, 1))  # of any range that starts at the end
+    runs_M = torch.nn.functional.pad(values_M, (0, 1))  # a range that is over may begin at M
     for width in (1 << level for level in range(len(values_M).bit_length())):
         has_run_N = (length_N & width) > 0
         sums_N = sums_N + torch.where(has_run_N, runs_M[run_start_N], 0)
