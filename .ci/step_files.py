@@ -16,7 +16,8 @@ from pathlib import Path
 from types import FrameType
 from unittest.mock import patch
 
-ROOT = Path(__file__).parents[1]
+# Resolved, because the names of executed files are: called as ../.ci/step_files.py it found none.
+ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "python" / "vocagno"
 STEPS, WARM = 8, 4
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
