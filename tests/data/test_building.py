@@ -200,6 +200,13 @@ def test_nothing_else_is_made_there(tmp_path, corpus, part):
         make(corpus(), folder, part, made_from={"format": "texts 2"})
 
 
+def test_a_claim_without_a_size_of_shards_does_not_speak_of_one(tmp_path, corpus):
+    """`vocagno bake` makes such claims. The size is another one, too, but no size helps."""
+    Claim("losses", "", 2, MADE_FROM).save(tmp_path / "store")
+    with pytest.raises(StoreError, match=r"losses of another kind \(losses, now texts\) are being"):
+        make(corpus(), tmp_path / "store")
+
+
 def test_a_part_does_not_repair_a_finished_store(tmp_path, corpus, capsys):
     make(corpus(), tmp_path / "store")
     whole = contents(tmp_path / "store")

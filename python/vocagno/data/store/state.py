@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-from vocagno.data.corpus import SHARD_BYTES, Corpus, CorpusShard
+from vocagno.data.corpus import Corpus, CorpusShard
 from vocagno.data.store.format import MANIFEST, Entry, Manifest, StoreKind
 from vocagno.data.store.remote import cache_folder
 from vocagno.data.store.shards import MAKING, Description, Shard, StoreError
@@ -86,18 +86,18 @@ def read_claim(folder: Path) -> Claim | None:
 
 def shard_bytes_of(folder: Path | None) -> int | None:
     """Returns the size of the shards of a store that was begun in the folder; None if there is no
-    store. A store without a size is taken for one with the default."""
+    store, or its shards are not those of a corpus."""
     claim = None if folder is None else read_claim(path_of(folder))
-    return None if claim is None else claim.shard_bytes or SHARD_BYTES
+    return None if claim is None else claim.shard_bytes
 
 
 def check_shard_bytes(corpus: Corpus, folder: Path) -> None:
     """Checks the size of the shards of a store that was begun in the folder, because shards of
     another size have other texts, and the text would be blamed.
     Raises: StoreError, with the option to set, if the store has another text and another size."""
-    size = shard_bytes_of(folder)
     claim = read_claim(folder)
-    if claim is not None and claim.text != corpus.fingerprint and size != corpus.shard_bytes:
+    size = None if claim is None else claim.shard_bytes
+    if claim and size and claim.text != corpus.fingerprint and size != corpus.shard_bytes:
         raise StoreError(
             f"{folder}: its {claim.kind} are in shards of {size:,} bytes of text (--shard_bytes "
             f"{size}), not of {corpus.shard_bytes:,}; give that size, or omit --shard_bytes, and "
