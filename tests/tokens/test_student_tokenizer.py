@@ -42,6 +42,11 @@ def test_an_end_that_is_not_usual_is_said(folder, capsys, declared, eos, said):
     assert bool(re.match(words, capsys.readouterr().err)) is said
 
 
+def test_an_empty_end_is_not_replaced_by_another(folder):
+    with pytest.raises(ConfigError, match=r"student\.eos: '' is not a token of"):
+        student_tokenizer(str(folder), "")
+
+
 @pytest.mark.parametrize(
     "text", ['{"eos_tok', "[1]", '{"eos_token": {}}', '{"eos_token": 2}', "\x80"]
 )

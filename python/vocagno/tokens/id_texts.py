@@ -62,7 +62,7 @@ class TokenizedTexts:
                 raise ValueError(f"expected a slice with step 1, got step {step}")
             stop = max(first, stop)
         elif hasattr(index, "__index__"):
-            self.text(index)
+            self.text(index)  # raises IndexError outside the texts
             first = operator.index(index) % len(self)
             stop = first + 1
         else:

@@ -36,7 +36,7 @@ def student_tokenizer(source: str, eos: str | None = None) -> StudentTokenizer:
     spans = TokenSpans.from_pretrained(source)
     if eos is None and (eos := _declared_eos(source)) and (warning := eos_warning(spans, eos)):
         print(f"warning: {warning}; set student.eos, or --eos of a command", file=sys.stderr)
-    eos = eos or _usual_eos(spans, source)
+    eos = _usual_eos(spans, source) if eos is None else eos
     index = spans.token_id(eos)
     if index is None:
         raise ConfigError(
@@ -82,7 +82,7 @@ def _eos_token(config: Path) -> str | None:
         ) from error
     if not isinstance(token, str | None):
         raise ConfigError(f"{config}: eos_token: expected a token's text, got {token!r}")
-    return token
+    return token or None
 
 
 def _usual_ends(spans: TokenSpans) -> list[str]:
