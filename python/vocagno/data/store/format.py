@@ -278,7 +278,7 @@ class ShardedStore(Generic[AnyShard]):
 
     def locate(self, index: int) -> tuple[AnyShard, int]:
         """Returns the shard that contains row `index` of the store, and the row's number in it.
-        Raises: IndexError for a row that the store does not have; as `Entry.open`."""
+        Raises: IndexError for a row that the store does not have; StoreError of `Entry.open`."""
         number, row = find_part(index, self._ends, self._kind.unit)
         shard = self.shard(number)
         if isinstance(self.folder, Address) and not shard.is_whole_once_read(row):
