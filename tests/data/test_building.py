@@ -19,8 +19,8 @@ from folders import contents
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import TEXTS, TextShard, TextStore, write_texts
 from vocagno.data.rows import ROWS
-from vocagno.data.store.building import Part, finish_parts, finish_store, make_store
-from vocagno.data.store.format import MANIFEST, Manifest
+from vocagno.data.store.building import Part, finish_parts, make_store
+from vocagno.data.store.format import MANIFEST
 from vocagno.data.store.shards import MAKING, StoreError
 from vocagno.data.store.state import (
     Claim,
@@ -229,15 +229,6 @@ def test_thousands_of_shards_have_folders(tmp_path, corpus):
     store = TextStore(folder)
     assert store.piece(1000, 0, 100)[0] == "document 1000"
     assert list(store.damages()) == []
-    # As older releases made it: all shards in one folder.
-    manifest = Manifest.load(folder, TEXTS)
-    for entry in manifest.shards:
-        path = entry.file(folder)
-        path.rename(folder / path.name)
-    names = [entry.name.rpartition("/")[2] for entry in manifest.shards]
-    (folder / MANIFEST).unlink()
-    finish_store(folder, names, TEXTS)
-    assert TextStore(folder).piece(1000, 0, 100)[0] == "document 1000"
     assert make(corpus(1001), folder) == []
 
 

@@ -99,10 +99,6 @@ def number(value: float | None, form: str = ".3f", *, missing: str = "none") -> 
     return missing if value is None or math.isnan(value) else f"{value:{form}}"
 
 
-_OLD_FIELDS = ("least_kept", "neighbours_excess")
-"""Fields that stored passages may have, and `Passage` and `StudentToken` no longer have."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
     """One token: its vocabulary string, its half-open byte span (empty: the token has no text), its
@@ -201,16 +197,12 @@ class Passage:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Passage":
         """Builds the passage from the result of `as_dict`."""
-
-        def without_old(values: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: value for name, value in values.items() if name not in _OLD_FIELDS}
-
         sides = {
-            "student": [StudentToken(**without_old(token)) for token in fields["student"]],
+            "student": [StudentToken(**token) for token in fields["student"]],
             "teacher": [Token(**token) for token in fields["teacher"]],
             "mapping": [(first, stop) for first, stop in fields["mapping"]],
         }
-        return cls(**without_old(fields) | sides)
+        return cls(**fields | sides)
 
     @cached_property
     def data(self) -> bytes:
