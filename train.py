@@ -1,7 +1,8 @@
 """Trains a student under a teacher: `accelerate launch train.py [--config FILE] [--OPTION VALUE]`.
 
-The script is `vocagno train` with a default: without `--config` and `--data.train` it trains the
-guided student of the quickstart, and first makes the corpus, tokenizers and teacher for that.
+The script is `vocagno train` with a default: without `--config` and without a text (`--data.train`)
+it trains the guided student of the quickstart, and first makes the corpus, tokenizers and teacher
+for that.
 """
 
 import sys

@@ -145,7 +145,8 @@ def test_without_a_configuration_it_says_what_runs(capsys, tmp_path):
     assert printed == f"no --config: taking {quickstart}\nerror: seen\n"
     # A run on a text of one's own inherits nothing: the quickstart's student would be refused
     # beside a model, after its teacher was trained.
-    for own_text in (["--data.train", "mine.jsonl"], ["--data.train=mine.jsonl"]):
+    own_texts = "--data.train mine.jsonl", "--data.train=mine.jsonl", "--data.train.mine.jsonl 1.0"
+    for own_text in [*map(str.split, own_texts), ["--data", '{"train": "mine.jsonl"}']]:
         model = ["--student.model", str(tmp_path / "none"), "--train.steps", "1"]
         model += ["--guidance.method", "cpt"]
         own_run = [*own_text, *model, *given]

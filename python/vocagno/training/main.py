@@ -55,8 +55,9 @@ def main(
 
     Args:
         arguments: the words of the command line: `--config FILE`, `--optimizer.lr 1e-4` and so on.
-        default_config: used if neither `--config` nor `--data.train` is given. A run on a text of
-            one's own must not inherit a student, a teacher or a learning rate from it.
+        default_config: used if the words name neither a configuration (`--config`) nor a text
+            (`--data`, `--data.train`, or a corpus of several: `--data.train.NAME`). A run on a text
+            of one's own must not inherit a student, a teacher or a learning rate from it.
         prepare: makes what `default_config` needs; only called if it is used.
     """
     command, name = Command(add_command, carry_out), "vocagno train"
@@ -64,7 +65,10 @@ def main(
 
     def run() -> int:
         options = {word.partition("=")[0] for word in words}
-        if default_config is None or options & {"--config", "--data.train"}:
+        # `--data` takes a file or a mapping, in which a text may stand, too.
+        names_own = options & {"--config", "--data", "--data.train"}
+        names_own |= {option for option in options if option.startswith("--data.train.")}
+        if default_config is None or names_own:
             return command(name, words)
         with_default = ["--config", str(default_config), *words]
         command.read_options(name, with_default)  # a mistake is found before anything is made
