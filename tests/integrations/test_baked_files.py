@@ -34,7 +34,7 @@ def write(folder, tokens, streams=(LOSSES, WEIGHTS), made_from=None, stop_before
         for stream in streams:
             parts.write(stream, first, VALUES[first : first + PART].astype(types[stream]))
         block = data[2 * first : 2 * (first + PART)]
-        parts.note(name, hash=digest(block), counts={"tokens": PART})
+        parts.note(name, hash=digest(block), counts={"tokens": PART}, refused=[])
 
     def fields(tokens_hash, counts):
         about = {"name": tokens.name, "bytes": len(data), "first_byte": 0, "tokens": COUNT}

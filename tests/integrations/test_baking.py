@@ -294,12 +294,13 @@ def test_edited_documents_are_counted_and_limited(whole_file, tmp_path, tokenize
     assert not (tmp_path / "strict" / "baked.json").exists()
     bake_file(file, spans, store, tmp_path / "strict", tolerant)
     assert contents(tmp_path / "strict") == contents(tmp_path / "out")
+    with pytest.raises(StoreError, match="1 of the first"):  # finished, under a stricter limit
+        bake_file(file, spans, store, tmp_path / "out", strict)
 
 
 def test_too_few_losses_are_refused(tmp_path, tokenizers, whole_file):
     spans, _, file = whole_file
-    given = tmp_path / "few", tokenizers["byte-level"], MANY
-    store = write_losses(*given, unscored=0.5)
+    store = write_losses(tmp_path / "few", tokenizers["byte-level"], MANY, unscored=0.5)
     with pytest.raises(GuidanceError, match=r"have a teacher loss .*Main cause: unscored \(\d+"):
         bake_file(file, spans, store, tmp_path / "out", TOKEN)
 

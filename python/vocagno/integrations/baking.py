@@ -345,8 +345,7 @@ class BakedParts:
                 counts = Counter[str]()
                 for note in notes:
                     counts.update(note["counts"])
-                lines = (note.get("refused", ()) for note in notes)  # notes of 0.1.0 have none
-                write_entries(self.folder, [*chain.from_iterable(lines)])
+                write_entries(self.folder, [*chain.from_iterable(n["refused"] for n in notes)])
                 manifest = fields(digest(*(note["hash"] for note in notes)), counts)
                 for name in self._types:
                     if (self._making / name).is_file():
@@ -440,9 +439,13 @@ def bake_file(
         _check_missing(total, file, store, losses.min_coverage)
         progress.at(total["tokens"])
 
-    def fields(tokens_hash: str, counts: Counter[str]) -> dict[str, Any]:
+    def check(counts: Counter[str]) -> None:
+        _check_missing(counts, file, store, losses.min_coverage)
         _check_scored(counts, losses.min_coverage)
         RefusalLimit(folder, counts["documents"], max_refused).check(counts[REFUSED])
+
+    def fields(tokens_hash: str, counts: Counter[str]) -> dict[str, Any]:
+        check(counts)
         about = {
             "name": file.path.name,
             "bytes": file.path.stat().st_size,
@@ -463,6 +466,8 @@ def bake_file(
             parts.make(make, report)
         parts.finish(fields)
     counts: dict[str, int] = read_manifest(folder)["counts"]
+    # Also where the streams were finished before: the limits may be stricter now.
+    check(Counter(counts))
     return counts
 
 
