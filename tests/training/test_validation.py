@@ -17,6 +17,7 @@ from corpora import write_corpus
 from evaluation_data import write_benchmarks
 from families import TEXTS
 from runs import ARCHITECTURE, run, same_weights, train_here, write_config
+from tiny_models import tiny_llama
 from vocagno.errors import ConfigError
 from vocagno.evaluation.benchmarks import BENCHMARKS
 from vocagno.evaluation.running import generate_answers, prepare_tasks
@@ -107,6 +108,14 @@ def test_an_evaluation_that_was_not_reached_is_made_up(tmp_path, config):
     assert (folder / "final").is_dir()
 
 
+def test_a_copy_ends_its_answers_at_the_same_ids():
+    model = tiny_llama(50)
+    model.generation_config.eos_token_id = [2, 7]
+    asked = SimpleNamespace(model=model, accelerator=SimpleNamespace(device="cpu"))
+    copied = Evaluation._copy(asked, {f"model.{k}": v for k, v in model.state_dict().items()})
+    assert copied.generation_config.eos_token_id == [2, 7]
+
+
 def test_weights_in_pieces_are_refused(config):
     plugin = SimpleNamespace(zero_stage=3)
     accelerator = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
@@ -152,9 +161,8 @@ def test_two_processes_ask_every_item_once(layouts, wrapper):
         file = layouts / f"{wrapper}-2" / "evaluations" / "step_6" / f"{name}.jsonl"
         found = [json.loads(line) for line in file.read_text().splitlines()]
         assert [one["idx"] for one in found] == list(range(count))
-        (task,) = prepare_tasks(
-            lm, [BENCHMARKS[name]], layouts / "benchmarks", limit=None, new_tokens=5
-        )
+        data, benchmark = layouts / "benchmarks", BENCHMARKS[name]
+        (task,) = prepare_tasks(lm, [benchmark], data, limit=None, new_tokens=5)
         expected = {
             one.item.index: completion
             for batch in generate_answers(lm, task.asked, 1)

@@ -163,6 +163,8 @@ class Evaluation:
         """A copy of the student, in evaluation mode, with the weights of a `GuidedStudent`."""
         model = type(self.model)(self.model.config)
         model.load_state_dict({key.removeprefix("model."): weights[key] for key in weights})
+        # Not in the configuration: its ids may end an answer that the configuration's do not.
+        model.generation_config = self.model.generation_config
         return model.to(self.accelerator.device).eval()
 
     def _answer_share(self, model: Any, rank: int, world: int) -> Iterator[Answer]:
