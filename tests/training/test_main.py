@@ -253,7 +253,7 @@ def test_resuming_with_stores_that_have_moved(
 ):
     """To a bucket, for example: they are compared by their content."""
     data = {"train": str(write_corpus(corpus, TEXTS))}
-    path = config(teacher={"model": None, "scores": str(scores)}, data=data)
+    path = config(teacher={"model": None, "scores": [str(scores)]}, data=data)
     stopped_before(3, path, monkeypatch)
     moved = shutil.copytree(scores, tmp_path / "moved")
     tiny_llama(500, seed=2).save_pretrained(shutil.copytree(teacher_model, tmp_path / "t"))
@@ -261,6 +261,7 @@ def test_resuming_with_stores_that_have_moved(
     assert "another teacher of the scores" in refused(path, capsys, "--teacher.scores", other)
     assert train(path, "--teacher.scores", moved) == 0
 
+    assert f"| teacher | `{scores}` |" in (tmp_path / "run/final/README.md").read_text("utf-8")
 
 def test_a_loss_that_is_none_stops_the_run_before_it_is_saved(tmp_path, config, capsys):
     path = config(

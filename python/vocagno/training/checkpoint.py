@@ -43,11 +43,9 @@ class Checkpoints:
 
         The folder gets its name once everything in it is on disk.
         """
-        accelerator, final = self.accelerator, self.folder / f"step_{step}"
+        accelerator = self.accelerator
         temporary = self.folder / f"step_{step}.tmp"
         if accelerator.is_main_process:
-            if final.exists():  # from a run that resumed from an earlier step
-                discard_folder(final)
             temporary.mkdir(parents=True)
         accelerator.wait_for_everyone()
         with written_whole(temporary), _mute_tied_weights():
@@ -57,7 +55,7 @@ class Checkpoints:
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             # The new one first: at any time a killed run has a whole checkpoint.
-            publish_folder(temporary, final)
+            publish_folder(temporary, self.folder / f"step_{step}")
             for old in sorted(saved_steps(self.folder))[: -self.keep]:
                 discard_folder(self.folder / f"step_{old}")
         accelerator.wait_for_everyone()
@@ -210,7 +208,7 @@ class MetricsLog:
             self.last_loss = entry.get("loss", self.last_loss)
             if "eval_seconds" in entry:
                 self.evaluated_step = entry["step"]
-        if kept or lines:
+        if lines:
             with atomic_file(path) as file:
                 file.writelines(kept)
 
@@ -253,9 +251,11 @@ def model_card(output: Path) -> str:
     if isinstance(data["train"], dict):
         trained_on = ", ".join(f"`{name}` ({weight:g})" for name, weight in data["train"].items())
     student, teacher = options["student"]["model"], options["teacher"]
-    names = [teacher["model"] or teacher["scores"]]
-    names += [also["scores"] for also in teacher["also"] or []]
-    teachers = [f"`{name}`" for name in names]
+    sources = [teacher["model"] or teacher["scores"] or teacher["server"]]
+    sources += [also["scores"] for also in teacher["also"] or []]
+    # Scores may be several stores, one for each corpus.
+    listed = [source if isinstance(source, list) else [source] for source in sources]
+    teachers = [f"`{name}`" for names in listed for name in names]
     guidance = GuidanceConfig(**options["guidance"])
     method = method_of(guidance)
     # A hub takes only names of its models.
