@@ -165,9 +165,7 @@ def test_a_checkpoint_that_does_not_fit_is_not_there(trained, tmp_path, config):
 
 def stopped_before(step, path, monkeypatch):
     """A run that dies in this process before a step."""
-    from vocagno.training import loop
-
-    original = loop.Training._step
+    original = Training._step
 
     def dying(self, number, *rest):
         if number == step:
@@ -175,7 +173,7 @@ def stopped_before(step, path, monkeypatch):
         return original(self, number, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "_step", dying)
+        patch.setattr(Training, "_step", dying)
         assert train(path) == 130
 
 
@@ -228,7 +226,8 @@ def test_going_on_with_another_text_teacher_or_tokenizer_is_refused(
     """Another release of the tokenizer may omit other documents: then other rows stand at the same
     numbers."""
     teacher = shutil.copytree(teacher_model, tmp_path / "teacher")
-    path = config(teacher={"model": str(teacher)})
+    held_out = write_corpus(tmp_path / "held.jsonl", TEXTS[:5])
+    path = config(teacher={"model": str(teacher)}, data={"validation": str(held_out)})
     stopped_before(3, path, monkeypatch)
     write_corpus(corpus, [*TEXTS, "more"])
     assert "was made with another text of the rows" in refused(path, capsys)
@@ -246,6 +245,8 @@ def test_going_on_with_another_text_teacher_or_tokenizer_is_refused(
     shutil.rmtree(tmp_path / "cache" / "rows")
     tiny_llama(500, seed=2).save_pretrained(teacher)
     assert "another teacher of the scores" in refused(path, capsys)
+    write_corpus(held_out, TEXTS[5:])
+    assert "was made with another text of the held-out rows" in refused(path, capsys)
 
 
 def test_resuming_with_stores_that_have_moved(
@@ -260,8 +261,8 @@ def test_resuming_with_stores_that_have_moved(
     other = score_here(corpus, tmp_path / "t", tmp_path / "other")
     assert "another teacher of the scores" in refused(path, capsys, "--teacher.scores", other)
     assert train(path, "--teacher.scores", moved) == 0
-
     assert f"| teacher | `{scores}` |" in (tmp_path / "run/final/README.md").read_text("utf-8")
+
 
 def test_a_loss_that_is_none_stops_the_run_before_it_is_saved(tmp_path, config, capsys):
     path = config(

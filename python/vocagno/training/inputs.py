@@ -71,10 +71,12 @@ class Inputs:
     def made_from(self) -> dict[str, dict[str, Any]]:
         """The facts that determine the stores and the teacher, by name.
 
-        The names and facts are kept in `materials.json`; a resumed run must have the same.
+        The names and facts are kept in `materials.json`; a resumed run must have the same. Held-out
+        rows are among them, because the losses of two texts make no curve.
         """
         made_from = {}
         by_kind: dict[str, Mapping[str, RowStore | ScoreStore]] = {"rows": self.rows.stores}
+        by_kind["held-out rows"] = self.validation
         for number, scores in enumerate((self.scores, *self.further_scores), 1):
             kind = "scores" if number == 1 else f"scores of teacher {number}"
             by_kind[kind] = {name: matched.store for name, matched in scores.items()}
@@ -264,11 +266,9 @@ def _scores(
 
 def further_teachers(config: Config, device: torch.device) -> list[ConfiguredTeacher]:
     """The teachers of `teacher.also`, of which the run reads stored scores."""
-    teachers = []
-    for also in config.teacher.also or []:
-        options = TeacherConfig(scores=also.scores, tokenizer=also.tokenizer)
-        teachers.append(ConfiguredTeacher(options, config.data.cache, device))
-    return teachers
+    further = config.teacher.also or []
+    options = [TeacherConfig(scores=also.scores, tokenizer=also.tokenizer) for also in further]
+    return [ConfiguredTeacher(teacher, config.data.cache, device) for teacher in options]
 
 
 def bucket_tables(
