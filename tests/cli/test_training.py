@@ -141,16 +141,14 @@ def test_without_a_configuration_it_says_what_runs(capsys, tmp_path):
     quickstart = CONFIGS / "guided.yaml"
     given = ["--output", str(tmp_path)]
     assert train(given, default_config=quickstart, prepare=refuse) == 2
-    printed = capsys.readouterr().err
-    assert printed == f"no --config: taking {quickstart}\nerror: seen\n"
+    assert capsys.readouterr().err == f"no --config: taking {quickstart}\nerror: seen\n"
     # A run on a text of one's own inherits nothing: the quickstart's student would be refused
     # beside a model, after its teacher was trained.
     own_texts = "--data.train mine.jsonl", "--data.train=mine.jsonl", "--data.train.mine.jsonl 1.0"
     for own_text in [*map(str.split, own_texts), ["--data", '{"train": "mine.jsonl"}']]:
         model = ["--student.model", str(tmp_path / "none"), "--train.steps", "1"]
         model += ["--guidance.method", "cpt"]
-        own_run = [*own_text, *model, *given]
-        assert train(own_run, default_config=quickstart, prepare=refuse) == 2
+        assert train([*own_text, *model, *given], default_config=quickstart, prepare=refuse) == 2
         assert "no folder" in (printed := capsys.readouterr().err)
         assert "taking" not in printed
 

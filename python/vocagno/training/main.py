@@ -64,11 +64,10 @@ def main(
     words = list(sys.argv[1:] if arguments is None else arguments)
 
     def run() -> int:
-        options = {word.partition("=")[0] for word in words}
-        # `--data` takes a file or a mapping, in which a text may stand, too.
-        names_own = options & {"--config", "--data", "--data.train"}
-        names_own |= {option for option in options if option.startswith("--data.train.")}
-        if default_config is None or names_own:
+        # `--data` takes a file or a mapping, in which a text may stand, too; of
+        # `--data.train.NAME` the first two parts count.
+        options = {".".join(word.partition("=")[0].split(".")[:2]) for word in words}
+        if default_config is None or options & {"--config", "--data", "--data.train"}:
             return command(name, words)
         with_default = ["--config", str(default_config), *words]
         command.read_options(name, with_default)  # a mistake is found before anything is made
