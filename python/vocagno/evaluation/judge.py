@@ -185,7 +185,7 @@ class Verdict:
     """The verdict on one completion."""
 
     answer: str | None
-    """The completion's answer, normalised; None if it could not be extract_answer in time."""
+    """The completion's answer, normalised; None if it could not be extracted in time."""
     harness_match: bool
     """True if the completion is right by the rules of the paper's harness."""
     math_verify: bool

@@ -154,6 +154,7 @@ def _group_numbers(
     numbers[rows] = np.repeat(np.arange(len(ranges)), count)
     has_text = tokens.spans[:, 0] < tokens.spans[:, 1]
     numbers[~has_text] = -1
+    # One place more than tokens: an empty first text ends at place -1, which must be no token's.
     is_last = np.zeros(len(numbers) + 1, bool)
     # The token after the last one of a text belongs to the next text: no prefix of it.
     is_last[tokens.cu_seqlens[1:] - 1] = True
@@ -208,6 +209,7 @@ def _divide(
 
 def _ends(tokens: TokenizedTexts, is_special: NDArray[np.bool_]) -> NDArray[np.int64]:
     """(B,) the row of a special token that ends a text, the only one there; -1 for none."""
+    # One place more than tokens, for the index -1 of an empty first text.
     has_text = np.append(tokens.spans[:, 0] < tokens.spans[:, 1], True)
     is_end_token = np.append(is_special, False) & ~has_text
     first, stop = tokens.cu_seqlens[:-1], tokens.cu_seqlens[1:]

@@ -17,7 +17,7 @@ _SPACES = re.compile(rb" *")
 _NO_UTF8 = re.compile("[\udc80-\udcff]")
 """A byte that is not UTF-8, decoded by "surrogateescape"."""
 _ALL = np.iinfo(np.int64).max
-"""The number that stands for all bytes of a text."""
+"""A number of equal bytes that stands for the whole text, whatever its size is."""
 
 
 def spans_of_same_texts(
@@ -201,10 +201,10 @@ def _first_difference(text: str, teacher_text: str) -> int:
     return next((i for i, (a, b) in pairs if a != b), min(len(text), len(teacher_text)))
 
 
-def _places(tokens: TokenizedTexts, may_be: NDArray[np.bool_], index: int) -> list[int]:
+def _places(tokens: TokenizedTexts, may_be_prefix: NDArray[np.bool_], index: int) -> list[int]:
     """The places of the bytes of a text that may be dummy prefixes, ascending."""
     rows = tokens.text(index)
-    places: list[int] = tokens.spans[rows][may_be[rows], 0].tolist()
+    places: list[int] = tokens.spans[rows][may_be_prefix[rows], 0].tolist()
     return places
 
 

@@ -285,7 +285,7 @@ class ServerScorer:
             body["top_logprobs_num"] = self._config.candidates
         reply = self._ask("/generate", _SglangCompletion, {**body, "logprob_start_len": 0})
         answers = reply["meta_info"]["input_token_logprobs"]
-        # Each answer is a list of at least two: `checked` lets further parts (a text) pass.
+        # Each answer is a list of at least two: `check_type` lets further parts (a text) pass.
         self._compare([answer[1] for answer in answers], ids)
         tops = reply["meta_info"]["input_top_logprobs"] or []
         return [answer[0] for answer in answers], [

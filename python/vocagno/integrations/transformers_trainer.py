@@ -395,6 +395,7 @@ _UNSUPPORTED = {
     "preprocess_logits_for_metrics": "it computes no logits",
     "compute_loss_func": "the loss is that of the guidance",
 }
+"""The attributes of a trainer that must be None, each with the reason."""
 
 
 def _check_arguments(arguments: Any) -> None:

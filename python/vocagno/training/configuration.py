@@ -123,9 +123,10 @@ def check_same_run(config: Config) -> bool:
 def _as_compared(name: str, value: Any) -> Any:
     """The form of an option's value that must be equal in a resumed run.
 
-    The order of the corpora counts, because it decides which rows a step reads, and which of the
-    held-out ones a study compares. The stores of
-    further teachers may have moved (`keep_inputs` compares their content).
+    Of mappings of corpora the order counts, too: that of `data.train` decides which rows a step
+    reads, and the first one of `data.validation` is the one whose losses a study compares. The
+    folders of further teachers' scores do not count, because stores may have moved: `keep_inputs`
+    compares their content.
     """
     if name in ("data.train", "data.validation") and isinstance(value, dict):
         return list(value.items())

@@ -30,14 +30,17 @@ from vocagno.training.inputs import bucket_tables, further_teachers, resolve
 from vocagno.training.loop import Training
 
 DEVICES = (1, 8, 64)
+"""The numbers of devices for which hours are estimated."""
 SHARDS = 16
 """The most shards, evenly spaced, from which a sample is taken."""
 _SAMPLE_BYTES = 2_000_000
+"""The bytes of text of a sample, divided among its shards."""
 _SECONDS = 20.0
 """Seconds after which no further part of a measured burst begins."""
 _MICRO_BATCHES = 4
 """The most micro-batches in a step of the burst on an accelerator; a CPU takes one."""
 _BYTES_A_TOKEN = 4
+"""The bytes of text that make a token, by which the text of a training burst is cut to size."""
 
 
 class CorpusSample:
@@ -156,6 +159,7 @@ def estimate_run(config: Config, accelerator: accelerate.Accelerator) -> dict[st
         ]
         scoring = estimate_scoring(unscored, teacher) if unscored else None
     if scoring is not None:
+        # The names of the hours do not depend on the arguments.
         names = {"tokens": "teacher_tokens", "store_bytes": "scores_bytes"}
         names |= {name: f"scoring_{name}" for name in ("tokens_per_second", *_hours(0, 0))}
         estimate |= {new: scoring[old] for old, new in names.items()}

@@ -21,12 +21,15 @@ REPORT = "report.html"
 _PASSAGES = "passages.json"
 """The file, next to it, of what the teacher chose in some documents."""
 _MOST_SPIKES = 5
+"""The number of spikes that the warnings of a run describe; of others only the number is given."""
 _WORDS = {"None": "null", "True": "true", "False": "false"}
+"""The words of YAML for values that Python prints otherwise."""
 _INTRODUCTION = (
     "Losses are in nats a token; of other tokenizers only nats a byte compare. A difference is "
     "from the first run. Hours are those of training steps, without validation and checkpoints."
 )
 _SHARES = {"MFU": "mfu", "waiting for data": "data_share", "the teacher's time": "teacher_share"}
+"""The columns of the table of runs for shares of the time of steps, and their fields of `Entry`."""
 
 
 class _Measured(NamedTuple):
