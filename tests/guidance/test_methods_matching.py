@@ -283,9 +283,10 @@ def test_tensors_that_do_not_belong_together_are_refused(more, message):
     [
         ({"unit": "token"}, "guidance.unit: token: guidance.method: alm has groups"),
         ({"distillation_weight": 1.5}, "must be at most 1"),
-        ({"top_fraction": 0.4}, "guidance.method: alm ranks nothing"),
+        ({"top_fraction": 0.4}, "guidance.top_fraction: is for .*, not alm; omit it"),
+        ({"aggregation": "mean"}, "guidance.aggregation: is for .*, not alm; omit it"),
         ({"max_threshold": 0.0}, "guidance.max_threshold: is for guidance.method vocagno"),
-        ({"unmapped": "exclude"}, "omit guidance.scope and guidance.unmapped"),
+        ({"unmapped": "exclude"}, "guidance.unmapped: is for .*, not alm; omit it"),
         ({"distill_where": "all"}, "is for guidance.method distill, not alm"),
         ({"normalize": "selected"}, "guidance.normalize: selected"),
     ],

@@ -16,11 +16,13 @@ _OR_NAIVE: tuple[Method, ...] = (*_RANKING, "cpt")
 """The options of a guided run may stay when `method: cpt` makes it naive, to compare the two."""
 _BY_GROUP: tuple[Method, ...] = ("alm", "distill")
 """Methods that train on all tokens, towards the teacher."""
-_NOT_BY_DISTANCE: tuple[Method, ...] = (*_OR_NAIVE, "chunk", *_BY_GROUP)
+_SELECTING: tuple[Method, ...] = (*_OR_NAIVE, "chunk")
+"""Methods that train on some of the tokens, and cpt."""
 _OPTIONS_OF: dict[str, tuple[Method, ...]] = {
-    "aggregation": _NOT_BY_DISTANCE,
-    "unmapped": _NOT_BY_DISTANCE,
-    "scope": _NOT_BY_DISTANCE,
+    "aggregation": _SELECTING,
+    "unmapped": _SELECTING,
+    "scope": _SELECTING,
+    "top_fraction": (*_SELECTING, "kld", "uld"),
     "unit": ("vocagno", "cpt", *_BY_GROUP),
     "max_threshold": _OR_NAIVE,
     "window_max_loss": (*_OR_NAIVE, *_BY_GROUP),
@@ -207,16 +209,6 @@ class GuidanceConfig:
                 self.keeps_quota or self.normalize == "tokens",
                 "guidance.normalize: selected: only a quota says before the forward pass how many "
                 "tokens are kept; use tokens, or give only guidance.top_fraction",
-            )
-        if self.method in _BY_GROUP:
-            require(
-                self.top_fraction is None,
-                f"guidance.top_fraction: guidance.method: {self.method} ranks nothing; omit it",
-            )
-            require(
-                (self.scope, self.unmapped) == ("sequence", "include"),
-                f"guidance.method: {self.method}: tokens without a teacher loss train as they are, "
-                "and nothing is ranked; omit guidance.scope and guidance.unmapped",
             )
         if self.method == "chunk":
             require(
