@@ -81,3 +81,8 @@ def test_numbers_of_numpy_whole_ones_and_lists_of_yaml_are_taken():
 def test_a_long_value_is_cut_in_the_message():
     with pytest.raises(ConfigError, match=r"got 'x{79}$"):
         TrainConfig(steps="x" * 1000)
+
+
+def test_a_limit_of_no_time_is_refused():
+    with pytest.raises(ConfigError, match=r"train.collective_timeout must be at least 1, got 0"):
+        TrainConfig(steps=1, collective_timeout=0.0)

@@ -50,14 +50,15 @@ class TrainConfig:
     project: str = "vocagno"
     """Name under which the trackers group the runs that belong together."""
     collective_timeout: float = 1800.0
-    """Seconds that a process waits for the others in a step before it stops. Benchmarks in training
-    may take longer."""
+    """Seconds that a process waits for the others in a step before it stops, at least 1. Benchmarks
+    in training may take longer."""
 
     def __post_init__(self) -> None:
         check_types("train", self)
         batches = ("steps", "global_batch", "micro_batch")
         intervals = ("log_every", "eval_every", "checkpoint_every", "sample_every")
-        require_at_least(1, "train", self, *batches, *intervals, "keep_checkpoints")
+        limits = ("keep_checkpoints", "collective_timeout")
+        require_at_least(1, "train", self, *batches, *intervals, *limits)
         require_at_least(0, "train", self, "seed")
         require(
             self.seed <= _MOST_SEED, f"train.seed must be at most {_MOST_SEED}, got {self.seed}"
