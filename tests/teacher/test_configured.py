@@ -444,6 +444,7 @@ def test_a_loss_that_is_no_number_is_unscored_and_counted(teacher_model, tmp_pat
     ("change", "words"),
     [
         (lambda found: found.nll, "Failing: gives losses without candidates"),
+        (lambda found: found.nll[:1], r"Failing: gives losses of shape \(1,\) for \d+ tokens"),
         (lambda found: found._replace(ids=found.ids[:, :2]), r"of shape \(\d+, 2\) and"),
         (lambda found: found._replace(codes=found.codes[1:]), r"expected \(\d+, 3\) \(teacher\.c"),
         (lambda found: found._replace(ids=found.ids + 9999), "ids from 9999 to 10001; expected"),

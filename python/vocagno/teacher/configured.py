@@ -62,7 +62,7 @@ _DTYPE_OF_SERVER = "of the server"
 
 
 class ScorerError(InputError):
-    """A scorer gave no candidates, or others than were requested."""
+    """A scorer gave another number of losses than tokens, or impossible candidates, or none."""
 
 
 class Teacher:
@@ -98,7 +98,8 @@ class Teacher:
         A text whose tokens cannot be placed in it has no scores; `DocumentScores.missing` is the
         reason. `advance` is called with the share and the number of tokens that are done.
 
-        Raises: ScorerError if the scorer gives no candidates, or impossible ones.
+        Raises: ScorerError if the scorer gives another number of losses than tokens, and if it
+            gives no candidates, or impossible ones, where they are requested.
         """
         windowed = self.reader.read(texts)
         tokens = windowed.tokens
@@ -118,6 +119,11 @@ class Teacher:
         for number, result in self.scorer.score(windowed.windows):
             rows = windowed.rows[number]
             losses = result.nll if isinstance(result, ScoredWindow) else result
+            count, shape = rows.stop - rows.start, np.shape(losses)
+            # NumPy would spread a single loss over all of these tokens.
+            if shape != (count,):
+                name = type(self.scorer).__name__
+                raise ScorerError(f"{name}: gives losses of shape {shape} for {count} tokens")
             nll[rows] = losses
             if candidates is not None:
                 window_scores = self._check_candidates(result)
