@@ -271,6 +271,7 @@ def test_a_bucket_that_the_student_rules_out_has_its_gradient():
             {"members_before": np.zeros(6, int)},
             "members_before: counted for 5 tokens, but there are 24 labels",
         ),
+        ({"chunk_ends": [3, 5]}, "chunk_ends: counted for 5 tokens, but there are 24 labels"),
     ],
 )
 def test_tensors_that_do_not_belong_together_are_refused(more, message):

@@ -160,6 +160,8 @@ def test_the_tensors_belong_to_their_guidance(sides):
     ):
         with pytest.raises(ConfigError, match=r"^teacher: made for guidance"):
             selective_cross_entropy(*given, other)
+        with pytest.raises(ConfigError, match=r"^teacher: made for guidance"):
+            token_weights(torch.zeros(batch.labels_BT.shape), batch, batch.labels_BT, other)
 
 
 def test_every_tensor_of_a_batch_moves_to_a_device(sides):

@@ -267,8 +267,9 @@ class GuidedBatch:
         """Checks the columns against the labels and the guidance.
 
         Raises: ValueError for a column whose shape is not that of the labels, (B, T), for weights
-            that are no shares (their values only on a CPU), and for weights and candidates that the
-            method would not read; naive training reads nothing.
+            that are no shares (their values only on a CPU), for chunks or counts of another number
+            of tokens, and for weights and candidates that the method would not read; naive
+            training reads nothing.
         """
         weight = self.weight
         if weight is not None:
@@ -289,12 +290,17 @@ class GuidedBatch:
                     f"{name} {tuple(value.shape)}: expected the shape of the labels, "
                     f"{tuple(labels_BT.shape)}; cut all tensors of a batch alike"
                 )
-        before = self.members_before
-        if before is not None and len(before) != labels_BT.numel() + 1:
-            raise ValueError(
-                f"members_before: counted for {len(before) - 1} tokens, but there are "
-                f"{labels_BT.numel()} labels; omit it where a batch is cut"
-            )
+        before, ends = self.members_before, self.chunk_ends
+        # Both are of the whole batch: in a part of it they would cut groups and miscount ids.
+        for name, num_tokens in (
+            ("members_before", None if before is None else len(before) - 1),
+            ("chunk_ends", None if ends is None or not len(ends) else int(ends[-1])),
+        ):
+            if num_tokens not in (None, labels_BT.numel()):
+                raise ValueError(
+                    f"{name}: counted for {num_tokens} tokens, but there are "
+                    f"{labels_BT.numel()} labels; omit it where a batch is cut"
+                )
         # A column that nothing reads would be a rule that has no effect, without a word.
         unread = {
             "weight": not guidance.has_line_rule and "guidance.window_max_loss",
@@ -379,7 +385,6 @@ def check_columns(made: str, guidance: GuidanceConfig, table: BucketTable | None
     """
     options = json.loads(made)
     student: str = options.pop("student")
-    options.pop("distill_where", None)  # of 0.1.0: it says nothing about columns
     if options.pop("buckets", None) != (None if table is None else table.key):
         raise ConfigError("columns of other buckets than `targets`; give both the same")
     if options != (needed := _column_options(guidance)):

@@ -68,15 +68,12 @@ def selective_cross_entropy(
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction: expected 'sum' or 'mean', got {reduction!r}")
     head = GivenLogits.of(hidden_BTH) if head is None else _as_head(head)
-    batch = replace(_as_batch(teacher), labels=labels_BT)
+    batch = _as_batch(teacher)
     if num_kept is not None:
         batch = replace(batch, num_kept=num_kept)
     _check_shapes(hidden_BTH, head, labels_BT, batch.teacher_loss)
-    batch.check(labels_BT, guidance)
+    batch = _with_labels(batch, labels_BT, guidance)
     _check_labels(labels_BT)
-    # Columns of another rule would train without an error, on other tokens than are meant.
-    if batch.guidance is not None:
-        check_guidance(batch.guidance, guidance, "teacher")
     total, metrics = method.cross_entropy(hidden_BTH, head, batch)
     if reduction == "mean":
         # Of this batch only: a loop with several micro-batches divides sums by the step's count.
@@ -102,13 +99,12 @@ def token_weights(
             none; or the tensors that `guided_batch` makes.
         labels_BT: target ids, -100 where nothing is predicted.
         guidance: the rule.
-    Raises: ValueError if `teacher` lacks something that the rule needs; ConfigError for `distill`,
-        which is no weight.
+    Raises: ValueError if `teacher` lacks something that the rule needs; ConfigError for tensors of
+        other guidance, and for `distill`, which is no weight.
     """
     if guidance.needs_candidates:
         raise ConfigError("guidance.method: distill is no weight; use selective_cross_entropy")
-    batch = replace(_as_batch(teacher), labels=labels_BT)
-    batch.check(labels_BT, guidance)
+    batch = _with_labels(_as_batch(teacher), labels_BT, guidance)
     return method_of(guidance).choose(student_nll_BT, labels_BT, batch).weights_BT
 
 
@@ -129,6 +125,15 @@ def count_kept(teacher_loss_BT: Tensor, labels_BT: Tensor, guidance: GuidanceCon
 
 def _as_batch(teacher: Tensor | GuidedBatch) -> GuidedBatch:
     return GuidedBatch(teacher_loss=teacher) if isinstance(teacher, Tensor) else teacher
+
+
+def _with_labels(batch: GuidedBatch, labels_BT: Tensor, guidance: GuidanceConfig) -> GuidedBatch:
+    """Puts labels into a batch, and checks that its columns fit them and the guidance."""
+    batch.check(labels_BT, guidance)
+    # Columns of another rule would choose other tokens than are meant, without an error.
+    if batch.guidance is not None:
+        check_guidance(batch.guidance, guidance, "teacher")
+    return replace(batch, labels=labels_BT)
 
 
 def _as_head(head: Any) -> Head:
