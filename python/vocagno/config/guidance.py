@@ -40,7 +40,9 @@ _OPTIONS_OF: dict[str, tuple[Method, ...]] = {
 _DEFAULT_WEIGHT: dict[str, float] = {"kld": 1.0, "uld": 0.5, "alm": 0.5, "distill": 0.5}
 """Default of `distillation_weight`."""
 _PAPERS_QUOTA = 0.4
+"""The share of tokens that the paper keeps, its "top-k 40%"."""
 _MAX_LOSS_OF_LINES = 2.0
+"""The limit of the default rule, in nats a byte: the default of `window_max_loss`."""
 SMOOTHING_BYTES = 8
 """Added to the rest of a token's line, at 1 nat each, so that a few hard tokens do not make a short
 line noise."""
@@ -99,28 +101,32 @@ class GuidanceConfig:
     aggregation: Reduction = "max"
     """The function that makes one loss of those of several teacher tokens (Eq. 2)."""
     unmapped: Literal["include", "exclude", "mean"] = "include"
-    """Tokens without a teacher loss (special ones, those that the teacher was not asked for, and
-    those of a group that has none): all kept, none, or competing with the mean loss of the
-    teacher's own tokens in the scope."""
+    """What becomes of tokens without a teacher loss: special ones, those that the teacher was not
+    asked for, and those of a group that has none. include: all are kept. exclude: none is. mean:
+    they compete, with the mean loss of the teacher's own tokens in the scope."""
     scope: Literal["sequence", "micro_batch"] = "sequence"
-    """The scope in which excess losses are ranked: each row, or all rows of a micro-batch."""
+    """The tokens that are ranked together. sequence: those of a row. micro_batch: those of all rows
+    of a micro-batch."""
     normalize: Literal["tokens", "selected"] = "tokens"
-    """Denominator of the loss of a step: all predicted tokens (Eq. 3) or the kept ones."""
+    """Denominator of the loss of a step. tokens: all predicted tokens (Eq. 3). selected: the kept
+    ones."""
     min_coverage: float = 0.99
     """The run stops if less of the tokens with text is mapped, or has a teacher loss."""
     criterion: Literal["excess", "excess_and_entropy"] = "excess"
-    """rho1: what ranks a token: its excess loss; or the worse of two places, by excess loss
-    (largest first) and by entropy of the teacher's distribution (smallest first), which needs a
-    live teacher."""
+    """rho1: what ranks a token. excess: its excess loss. excess_and_entropy: the worse of its two
+    places in the order of excess losses (largest first) and in that of the entropies of the
+    teacher's distributions (smallest first); it needs a live teacher."""
     chunks: int = 32
     """chunk: chunks of a row; each side is cut at boundaries `i * tokens // chunks`."""
     selection: Literal["teacher", "random"] = "teacher"
-    """chunk: by excess loss, or at random, which needs no teacher."""
+    """chunk: how chunks are chosen. teacher: by excess loss. random: at random, which needs no
+    teacher."""
     divergence: Literal["reverse", "forward"] = "reverse"
     """kld: reverse: KL(student || teacher), as Eq. 5; forward: KL(teacher || student)."""
     pairing: Literal["positional", "aligned"] = "positional"
-    """uld: which teacher token a student token is compared with: the one of the same number in the
-    document's part of a row (as published); or the first that it shares text with."""
+    """uld: which teacher token a student token is compared with. positional: the k-th of a
+    document's part of a row with the teacher's k-th, as published. aligned: with the first one that
+    it shares text with."""
     distillation_weight: float | None = None
     """alm, distill: the share of the teacher in a token's loss, from 0 to 1; default 0.5. kld, uld:
     what the distance is multiplied by before it is added to the cross-entropy; default 1 for kld

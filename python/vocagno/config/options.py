@@ -17,7 +17,8 @@ _MOST_SEED = 2**31 - 1
 _CANDIDATES = (8, True)
 """Default of `distill`: the number of candidates, and whether they are sampled."""
 _UNSAMPLED = (16, False)
-"""The same of servers and vLLM, which only name the likeliest ids."""
+"""Default of `distill` for servers and vLLM, which only name the likeliest ids, and where
+`teacher.sampled` is false."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +40,13 @@ class TrainConfig:
     seed: int = 0
     """Seed of new weights and of the order of the rows."""
     log_every: int = 10
+    """Steps between lines of `metrics.jsonl`."""
     eval_every: int = 100
     """Steps between validations; one more at the end."""
     checkpoint_every: int = 500
+    """Steps between checkpoints, from which a run resumes."""
     keep_checkpoints: int = 2
+    """The number of checkpoints that are kept; older ones are removed."""
     sample_every: int | None = None
     """Steps between pages that show what the teacher chose (`samples/step_N.html`); null: none."""
     log_with: list[Literal["tensorboard", "wandb", "trackio"]] = field(default_factory=list)
@@ -94,7 +98,9 @@ class OptimizerConfig:
     fifth of all steps, then a line (`wsd`: warm-up, stable, decay); or `lr` to the end
     (`constant`)."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """Decay rates of the means of the gradient and of its square."""
     eps: float = 1e-8
+    """Added to the root of the mean square that the gradient's mean is divided by."""
     weight_decay: float = 0.1
     """Decoupled; of matrices only (not of norms and biases)."""
     max_grad_norm: float | None = 1.0
@@ -151,7 +157,7 @@ class StudentConfig:
         return str(self.tokenizer or self.model)
 
 
-LONGEST = 100_000
+_LONGEST_CYCLE = 100_000
 """Most rows after which the order of the corpora may repeat."""
 
 
@@ -162,7 +168,7 @@ def row_counts(weights: Mapping[str, float]) -> dict[str, int]:
     `{a: 0.7, b: 0.2, c: 0.1}` gives `{a: 7, b: 2, c: 1}`.
 
     Raises: ConfigError for a weight that is not positive and finite, or weights whose cycle is
-        longer than `LONGEST`.
+        longer than `_LONGEST_CYCLE`.
     """
     require(bool(weights), "data.train: names no corpus")
     for name, weight in weights.items():
@@ -175,9 +181,9 @@ def row_counts(weights: Mapping[str, float]) -> dict[str, int]:
     divisor = math.gcd(*counts)
     counts = [count // divisor for count in counts]
     require(
-        sum(counts) <= LONGEST,
+        sum(counts) <= _LONGEST_CYCLE,
         f"data.train: the weights {', '.join(map(str, weights.values()))} are the ratio of whole "
-        f"numbers with a sum of {sum(counts):,}; at most {LONGEST:,}: round them",
+        f"numbers with a sum of {sum(counts):,}; at most {_LONGEST_CYCLE:,}: round them",
     )
     return dict(zip(weights, counts, strict=True))
 

@@ -206,7 +206,8 @@ class GuidedBatch:
         return cls(**placed, **columns)
 
     def __iter__(self) -> Any:
-        """Unpacks ids, labels, columns and counts, in the order of the former tuple."""
+        """Unpacks into ids, labels, batch and counts. The third is the batch itself, which is
+        what `selective_cross_entropy` takes."""
         return iter((self.input_ids, self.labels, self, self.counts))
 
     @property
@@ -336,7 +337,8 @@ PADDING: dict[str, float] = {
 }
 """The columns with a value for each token, and the value that stands for none."""
 OF_TOKENS: dict[str, float] = {name: PADDING[name] for name in INPUTS if name in PADDING}
-"""The part of them that the loss takes; data sets and other trainers have these names."""
+"""The columns of the loss with a value for each token, and the value that stands for none. Data
+sets and other trainers use these names."""
 
 
 def needed_columns(guidance: GuidanceConfig) -> list[str]:

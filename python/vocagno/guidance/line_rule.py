@@ -59,10 +59,10 @@ def rest_of_line_loss(batch: GuidedBatch, config: GuidanceConfig) -> Tensor:
     (bytes + 8), as if 8 more bytes (`SMOOTHING_BYTES`) had cost 1 nat each, so that short rests
     decide little.
 
-    The sum is of `teacher_loss`, or of `group_loss` where that is of single tokens. A group's
-    tokens share its whole teacher loss evenly, so no teacher token counts twice. Only under rho1,
-    which has no groups, these are losses L_T of Eq. 2 (arXiv 2503.19123). The rule itself is not
-    the paper's: docs/guidance.md derives it.
+    What is summed is `teacher_loss`; but `group_loss` if `teacher_loss` is of single tokens
+    (`GuidanceConfig.needs_group_loss`). A group's tokens share its whole teacher loss evenly, so no
+    teacher token counts twice. Only rho1, which has no groups, sums losses L_T of Eq. 2 (arXiv
+    2503.19123). The rule itself is not the paper's: docs/guidance.md derives it.
 
     Args: batch: one with the columns of lines.
     Raises: ValueError without groups or their losses where the rule needs these.

@@ -129,12 +129,12 @@ def chosen_cross_entropy(
     if not torch.is_grad_enabled():
         return teacher_guided_loss(nll_BT, weights_BT), metrics
     kept_N = weights_BT.flatten() > 0
-    rows_K = _places(kept_N, num_kept)
+    rows_K = _kept_positions(kept_N, num_kept)
     # More tokens than the kept ones, if `num_kept` is only an upper bound.
     labels_K = torch.where(kept_N, labels_N, IGNORED)[rows_K]
     total, _ = head_loss(hidden_NH[rows_K], head, labels_K, weights_BT.flatten()[rows_K])
     total = total * torch.where(is_out_of_range, torch.nan, 1.0)  # elsewhere the host does not wait
-    return _with_all(total, kept_N, num_kept), metrics
+    return _nan_if_skipped(total, kept_N, num_kept), metrics
 
 
 def full_cross_entropy(
@@ -150,9 +150,9 @@ def full_cross_entropy(
     if not torch.is_grad_enabled():
         nll_BT = all_losses(hidden_NH, head, labels_N).view(labels_BT.shape)
         return teacher_guided_loss(nll_BT, weights_BT), TokenMetrics(nll_BT, weights_BT)
-    rows_K = _places(is_asked_N, num_kept)
+    rows_K = _kept_positions(is_asked_N, num_kept)
     total, nll_K = head_loss(hidden_NH[rows_K], head, labels_N[rows_K])
-    total = _with_all(total, is_asked_N, num_kept)
+    total = _nan_if_skipped(total, is_asked_N, num_kept)
     nll_N = torch.zeros(len(labels_N), device=nll_K.device).index_copy(0, rows_K, nll_K)
     return total, TokenMetrics(nll_N.view(labels_BT.shape), weights_BT)
 
@@ -186,7 +186,7 @@ def all_losses(hidden_NH: Tensor, head: Head, labels_N: Tensor) -> Tensor:
     return torch.where(is_asked_N, nll_N, 0.0)
 
 
-def _places(kept_N: Tensor, num_kept: int | None) -> Tensor:
+def _kept_positions(kept_N: Tensor, num_kept: int | None) -> Tensor:
     """(K,) the positions of the kept tokens in order.
 
     On a GPU `nonzero` makes the host wait, because K is known only there. If `num_kept` says how
@@ -197,9 +197,9 @@ def _places(kept_N: Tensor, num_kept: int | None) -> Tensor:
     return torch.argsort(~kept_N, stable=True)[:num_kept]
 
 
-def _with_all(total: Tensor, kept_N: Tensor, num_kept: int | None) -> Tensor:
-    """Returns the loss, or NaN if `_places` had to skip tokens that are kept: on a GPU the host
-    does not wait to know. Raises: ValueError instead of NaN on a CPU."""
+def _nan_if_skipped(total: Tensor, kept_N: Tensor, num_kept: int | None) -> Tensor:
+    """Returns the loss; NaN if `_kept_positions` had to skip tokens that are kept, because on a GPU
+    the host does not wait to know. Raises: ValueError instead of NaN on a CPU."""
     if num_kept is None:
         return total
     has_skipped = kept_N.sum() > num_kept

@@ -151,11 +151,12 @@ class ComparedTokens:
 
 
 def identity_map(pairs: DocumentPairs) -> NDArray[np.int32]:
-    """Token to token, for a teacher with the student's vocabulary (Rho-1). The
-    k-th token is mapped to the teacher's k-th from the byte on at which the piece begins, and the
-    spans of both must be equal. The teacher's tokens may extend before and after a piece, or be
-    missing altogether. A piece that is the first of its row may begin anywhere in its
-    document; the others begin where that does.
+    """Maps token to token, for a teacher with the student's vocabulary (Rho-1).
+
+    The k-th token of a piece is mapped to the teacher's k-th from the byte on at which the piece
+    begins, and the spans of both must be equal. The teacher's tokens may extend before and after a
+    piece, or be missing altogether. The first piece of a row may begin anywhere in its document;
+    the others begin where their documents do.
 
     Returns: (n, 2) int32 ranges of one teacher row each, (-1, -1) for tokens without text.
     Raises: GuidanceError if the tokens are not the same, which names document and bytes.
@@ -178,9 +179,10 @@ def identity_map(pairs: DocumentPairs) -> NDArray[np.int32]:
 
 
 def positional_map(pairs: DocumentPairs) -> NDArray[np.int32]:
-    """(n, 2): the k-th token with text of each piece to the teacher's k-th, whatever they cover;
-    what the longer side has more of stays unmapped.
+    """Maps the k-th token with text of each piece to the teacher's k-th, whatever they cover. The
+    tokens that a piece has more than the teacher stay unmapped.
 
+    Returns: (n, 2) int32 ranges of one teacher token each, (-1, -1) for none.
     Source: the published ULD (Boizard et al., arXiv 2402.12030) compares sequences position by
     position, up to the length of the shorter one.
     """
@@ -194,8 +196,10 @@ def positional_map(pairs: DocumentPairs) -> NDArray[np.int32]:
 
 
 def chunk_maps(pairs: DocumentPairs, chunks: int) -> NDArray[np.int32]:
-    """(n, 2): `chunk_map` of each row, of the teacher's tokens that share text with it. Between
-    these lie only special tokens of the teacher, which have no loss."""
+    """(n, 2) the range of teacher tokens in the chunk of each token, by `chunk_map` of each row.
+
+    Only the teacher's tokens that share text with the row are counted. Between them in a range lie
+    only special tokens, which have no loss."""
     maps = []
     for num_tokens, tokens in zip(pairs.row_sizes, pairs.teacher_tokens_of_rows(), strict=True):
         mapping = chunk_map(num_tokens, len(tokens), chunks)
@@ -215,6 +219,7 @@ def chunk_numbers(num_tokens: int, chunks: int) -> NDArray[np.int64]:
 
 
 def _with_text(spans: NDArray[np.int32], start: int, stop: int) -> NDArray[np.int64]:
+    """The indices from `start` to `stop` of spans that are not empty."""
     part = spans[start:stop]
     rows: NDArray[np.int64] = start + np.flatnonzero(part[:, 0] < part[:, 1])
     return rows

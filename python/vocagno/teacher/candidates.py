@@ -45,9 +45,11 @@ _MAX_SUM = 1 + 1e-2
 _PROBABILITIES: NDArray[np.float32] = np.append(
     np.exp(-RANGE * (np.arange(_STEPS + 1) / _STEPS) ** 2), 0
 ).astype(np.float32)
+"""The probability that each code stands for; 0 for `NONE`."""
 _ENTROPIES: NDArray[np.float32] = np.append(
     RANGE * (np.arange(_STEPS + 1) / _STEPS) ** 2, np.nan
 ).astype(np.float32)
+"""The entropy in nats that each code stands for; NaN for `NONE`."""
 _BETWEEN: NDArray[np.float32] = (RANGE * ((np.arange(_STEPS) + 0.5) / _STEPS) ** 2).astype(
     np.float32
 )

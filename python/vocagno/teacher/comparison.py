@@ -26,7 +26,8 @@ from vocagno.teacher.score_store import (
 
 Spans = NDArray[np.int64]
 """(n, 2) half-open `[start, end)` in the bytes of a batch, whose documents follow each other."""
-_NONE = DocumentScores.none("")
+_WITHOUT_TOKENS = DocumentScores.none("")
+"""Stands before the documents that are joined, so that there is something to join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +198,8 @@ def _concatenate(documents: Sequence[DocumentScores], ends: NDArray[np.int64]) -
     """Puts the tokens of documents one after the other. Args: ends: byte at which each ends."""
     counts = np.array([len(document.nll) for document in documents], np.int64)
     numbers = np.repeat(np.arange(len(counts)), counts)
-    spans = np.concatenate([_NONE.spans, *(document.spans for document in documents)])
-    nll = np.concatenate([_NONE.nll, *(document.nll for document in documents)])
+    spans = np.concatenate([_WITHOUT_TOKENS.spans, *(document.spans for document in documents)])
+    nll = np.concatenate([_WITHOUT_TOKENS.nll, *(document.nll for document in documents)])
     filled = np.flatnonzero(spans[:, 0] < spans[:, 1])
     numbers = numbers[filled]
     starts = np.append(0, ends)[numbers]
@@ -235,9 +236,10 @@ def _on_stretches(sides: Sequence[_Side]) -> tuple[Spans, NDArray[np.float64]]:
     stretches = sides[0].spans
     for side in sides[1:]:
         rows = groups(stretches, side.spans)
-        (a, b), (c, d) = rows.student.T, rows.teacher.T
-        starts = np.minimum(stretches[a, 0], side.spans[c, 0])
-        ends = np.maximum(stretches[b - 1, 1], side.spans[d - 1, 1])
+        # The ranges of stretches and of tokens in each group.
+        (first, stop), (first_token, stop_token) = rows.student.T, rows.teacher.T
+        starts = np.minimum(stretches[first, 0], side.spans[first_token, 0])
+        ends = np.maximum(stretches[stop - 1, 1], side.spans[stop_token - 1, 1])
         stretches = np.stack([starts, ends], axis=1)
     mappings = [align(stretches, side.spans) for side in sides]
     pairs = list(zip(sides, mappings, strict=True))

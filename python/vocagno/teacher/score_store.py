@@ -295,7 +295,7 @@ class ScoreShard(RowShard):
         """(documents,) 16 bytes each: `corpus.text_hash`."""
         self.nll: Lists = self.lists("nll")
         self.lengths: Lists = self.lists("length")
-        self._escaped = self.lists("long_length")
+        self._long_lengths = self.lists("long_length")
         self._starts = self.lists("start")
         self.unscored: NDArray[Any] = self.values("unscored")
         """(documents,) number of tokens of each document whose loss was NaN or infinite."""
@@ -309,7 +309,7 @@ class ScoreShard(RowShard):
 
     def coded_spans(self, row: int) -> CodedSpans:
         """The spans of a document as they are stored."""
-        return CodedSpans(self.lengths[row], self._escaped[row], self._starts[row])
+        return CodedSpans(self.lengths[row], self._long_lengths[row], self._starts[row])
 
     @property
     def candidate_bytes(self) -> int:
@@ -323,7 +323,7 @@ class ScoreShard(RowShard):
 
     def is_whole(self, row: int) -> bool:
         """Tests a document against its checksum."""
-        lists = (self.nll, self.lengths, self._escaped, self._starts, *self._frames)
+        lists = (self.nll, self.lengths, self._long_lengths, self._starts, *self._frames)
         # Damaged offsets would make the slices below reach outside their column.
         if not all(column.is_sound(row) for column in lists):
             return False
