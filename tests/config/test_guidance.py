@@ -14,7 +14,7 @@ from vocagno.training.configuration import parse
 def test_without_a_rule_lines_that_are_noise_are_dropped():
     assert GuidanceConfig() == GuidanceConfig(**LINES)
     assert not GuidanceConfig().keeps_quota
-    assert GuidanceConfig().has_no_threshold
+    assert GuidanceConfig().ignores_excess
     assert GuidanceConfig(unit="token") == GuidanceConfig(**LINES | {"unit": "token"})
     assert GuidanceConfig(window_max_loss=2.5) == GuidanceConfig(**LINES | {"window_max_loss": 2.5})
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from drawn_batches import drawn_units, tensors_of
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance import GuidanceTensors, count_kept, known_weights, token_weights
-from vocagno.guidance.excess_rule import choose, quota, top, worse_place
+from vocagno.guidance.excess_rule import choose_by_excess, quota, top, worse_place
 from vocagno.guidance.loss import excess_loss
 from vocagno.guidance.methods import method_of
 from vocagno.models.losses import IGNORED
@@ -184,7 +184,7 @@ RULES = [
 def test_weights_are_those_of_a_loop_over_tokens(options, seed):
     nll, teacher, labels, units = drawn_units(seed)
     config = group(**options)
-    found = choose(nll, labels, tensors_of(teacher, labels, units, config), config)
+    found = choose_by_excess(nll, labels, tensors_of(teacher, labels, units, config), config)
     for row in range(len(nll)):
         tensors = (
             nll,
@@ -201,8 +201,8 @@ def test_weights_are_those_of_a_loop_over_tokens(options, seed):
 def test_a_wider_scope_has_one_threshold():
     nll, teacher, labels, units = drawn_units(7)
     config = group(top_fraction=0.4, max_threshold=None, scope="micro_batch")
-    found = choose(nll, labels, tensors_of(teacher, labels, units, config), config)
-    as_one = choose(
+    found = choose_by_excess(nll, labels, tensors_of(teacher, labels, units, config), config)
+    as_one = choose_by_excess(
         nll.view(1, -1),
         labels.view(1, -1),
         GuidanceTensors(teacher_loss=teacher.view(1, -1), groups=units.groups_BT.view(1, -1)),
@@ -215,9 +215,13 @@ def test_a_wider_scope_has_one_threshold():
 def test_single_tokens_under_the_largest_threshold_are_the_paper_s_rule_and_more():
     nll, teacher, labels, _ = drawn_units(3)
     losses = GuidanceTensors(teacher_loss=teacher)
-    paper = choose(nll, labels, losses, GuidanceConfig(top_fraction=0.4))
-    capped = choose(nll, labels, losses, GuidanceConfig(max_threshold=-0.5, top_fraction=0.4))
-    free = choose(nll, labels, losses, GuidanceConfig(max_threshold=1e9, top_fraction=0.4))
+    paper = choose_by_excess(nll, labels, losses, GuidanceConfig(top_fraction=0.4))
+    capped = choose_by_excess(
+        nll, labels, losses, GuidanceConfig(max_threshold=-0.5, top_fraction=0.4)
+    )
+    free = choose_by_excess(
+        nll, labels, losses, GuidanceConfig(max_threshold=1e9, top_fraction=0.4)
+    )
     assert torch.equal(free.weights_BT, paper.weights_BT)
     assert torch.equal(free.thresholds_S, paper.thresholds_S)
     assert (capped.weights_BT >= paper.weights_BT).all()
@@ -229,7 +233,7 @@ def test_the_threshold_of_the_paper_s_rule_is_its_smallest_kept_excess():
     nll = torch.tensor([[3.0, 1.0, 2.0, 5.0, 4.0], [1.0, 1.0, 1.0, 1.0, 1.0]])
     teacher = torch.tensor([[0.0, 0.0, 0.0, NAN, 0.0], [NAN] * 5])
     losses, labels = GuidanceTensors(teacher_loss=teacher), torch.ones_like(nll).long()
-    found = choose(nll, labels, losses, GuidanceConfig(top_fraction=0.5))
+    found = choose_by_excess(nll, labels, losses, GuidanceConfig(top_fraction=0.5))
     assert found.thresholds_S[0] == 3.0
     assert found.thresholds_S[1].isnan()
 
@@ -238,10 +242,10 @@ def test_what_a_rule_needs_is_asked_for():
     nll, teacher, labels, units = drawn_units(0)
     losses = GuidanceTensors(teacher_loss=teacher)
     with pytest.raises(ValueError, match="needs the groups"):
-        choose(nll, labels, losses, group())
+        choose_by_excess(nll, labels, losses, group())
     for rule in (group(window_max_loss=1.0), group(window_max_loss=1.0, max_threshold=None)):
         with pytest.raises(ValueError, match="needs the weights"):
-            choose(nll, labels, replace(losses, groups=units.groups_BT), rule)
+            choose_by_excess(nll, labels, replace(losses, groups=units.groups_BT), rule)
     rule = group(unit="token", window_max_loss=1.0)
     for name, words in (("groups_BT", "the groups"), ("group_loss_BT", "the losses of the groups")):
         with pytest.raises(ValueError, match=words):
@@ -251,7 +255,7 @@ def test_what_a_rule_needs_is_asked_for():
 def test_options_of_a_guided_run_may_stay_where_it_becomes_naive():
     naive = group(method="cpt", window_max_loss=2.0)
     assert method_of(naive).counts_kept_exactly
-    assert not naive.has_fixed_threshold
+    assert not naive.takes_one_pass
     nll, teacher, labels, _ = drawn_units(0)
     weights = token_weights(nll, teacher, labels, naive)
     assert torch.equal(weights, (labels != IGNORED).float())

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from runs import TRAIN, cut_back, metrics, run, same_weights, train_here
 from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.config.guidance import Method as Name
+from vocagno.config.guidance import MethodName as Name
 from vocagno.errors import ConfigError
 from vocagno.guidance import (
     DataCollatorWithTeacherLoss,

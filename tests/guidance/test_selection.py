@@ -14,7 +14,7 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
 from vocagno.guidance import GuidanceTensors, token_weights
 from vocagno.guidance.collator import Collator
-from vocagno.guidance.mappings import chunk_numbers
+from vocagno.guidance.comparison import chunk_numbers
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.teacher.score_store import NOT_SCORED, DocumentScores

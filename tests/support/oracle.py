@@ -145,7 +145,7 @@ def weights_of_units(nll, teacher, labels, groups, lines, sizes, of_groups, conf
     competes = [labels[i] != -100 and isfinite(teacher[i]) for i in range(n)]
     excess = [fsum(nll[k] for k in own[i]) / len(own[i]) - teacher[i] for i in range(n)]
     threshold = inf if config.max_threshold is None else config.max_threshold
-    if config.has_no_threshold:
+    if config.ignores_excess:
         threshold = -inf
     ranked = sorted((excess[i] for i in range(n) if competes[i]), reverse=True)
     if config.top_fraction is not None and ranked:

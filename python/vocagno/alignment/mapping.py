@@ -298,6 +298,8 @@ class Groups(NamedTuple):
     def excess(self, student_nll: ArrayLike, teacher_nll: ArrayLike) -> NDArray[np.float32]:
         """Computes how far the student's loss exceeds the teacher's on the text of each group.
 
+        It is for analyses: a training step calls `guidance.loss.excess_loss`.
+
         Args:
             student_nll: (N,) losses of all student tokens, in nats.
             teacher_nll: (M,) losses of all teacher tokens, in nats.
@@ -307,7 +309,7 @@ class Groups(NamedTuple):
         Raises: ValueError for losses that are not one-dimensional or too few.
 
         Losses of empty spans that lie inside a group (special tokens) are counted here; training
-        (`guidance.mappings.compared_groups`) skips them.
+        (`guidance.comparison.compared_groups`) skips them.
         """
         student_sums = _sum_losses(student_nll, self.student, "student_nll")
         teacher_sums = _sum_losses(teacher_nll, self.teacher, "teacher_nll")

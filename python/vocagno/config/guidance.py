@@ -9,16 +9,16 @@ from vocagno.alignment.mapping import Reduction
 from vocagno.config.option_types import check_types
 from vocagno.errors import ConfigError, require, require_at_least
 
-Method = Literal["vocagno", "rho1", "chunk", "alm", "distill", "kld", "uld", "cpt"]
+MethodName = Literal["vocagno", "rho1", "chunk", "alm", "distill", "kld", "uld", "cpt"]
 
-_RANKING: tuple[Method, ...] = ("vocagno", "rho1")
-_OR_NAIVE: tuple[Method, ...] = (*_RANKING, "cpt")
+_TOKEN_SELECTIONS: tuple[MethodName, ...] = ("vocagno", "rho1")
+_OR_NAIVE: tuple[MethodName, ...] = (*_TOKEN_SELECTIONS, "cpt")
 """The options of a guided run may stay when `method: cpt` makes it naive, to compare the two."""
-_BY_GROUP: tuple[Method, ...] = ("alm", "distill")
+_BY_GROUP: tuple[MethodName, ...] = ("alm", "distill")
 """Methods that train on all tokens, towards the teacher."""
-_SELECTING: tuple[Method, ...] = (*_OR_NAIVE, "chunk")
+_SELECTING: tuple[MethodName, ...] = (*_OR_NAIVE, "chunk")
 """Methods that train on some of the tokens, and cpt."""
-_OPTIONS_OF: dict[str, tuple[Method, ...]] = {
+_OPTIONS_OF: dict[str, tuple[MethodName, ...]] = {
     "aggregation": _SELECTING,
     "unmapped": _SELECTING,
     "scope": _SELECTING,
@@ -56,12 +56,21 @@ class GuidanceConfig:
     train towards the teacher's losses and most likely tokens, from a store, with any vocabulary;
     kld and uld add a distance between the distributions of both models; cpt is naive training.
 
-    Under vocagno `top_fraction: 0.4` is the paper's rule. Without `top_fraction` and
-    `max_threshold` all tokens train but those on lines that are noise to the teacher:
-    `unit: group`, `window_max_loss: 2.0` (docs/guidance.md).
+    Under vocagno these options make a rule:
+
+    - none of those below: the default. All tokens train but those the rest of whose line is noise
+      to the teacher (`unit: group`, `window_max_loss: 2.0`; docs/guidance.md).
+    - `top_fraction: 0.4`: the paper's rule. A share of the tokens trains, those with the largest
+      excess losses.
+    - `max_threshold`: the tokens whose excess loss reaches a number that is known beforehand. Next
+      to a quota, the smaller of both thresholds counts.
+    - `window_max_loss` next to these drops noise, too, whatever its excess loss is.
+
+    A token *competes* if the rule decides about it; `unmapped` says which tokens without a teacher
+    loss do.
     """
 
-    method: Method | str = "vocagno"
+    method: MethodName | str = "vocagno"
     """vocagno: tokens chosen by a teacher of any vocabulary, through the text they share.
     rho1: tokens chosen by a teacher of the same vocabulary (Rho-1, arXiv 2404.07965).
     chunk: chunks chosen; both sequences of a row are cut into as many equal chunks.
@@ -80,10 +89,10 @@ class GuidanceConfig:
     of the teacher's, divided by its student tokens. null: group where no rule is named, else
     token. alm and distill: group."""
     top_fraction: float | None = None
-    """Quota: share of the competing tokens (or chunks) kept in each scope, in (0, 1] (Eq. 4; the
-    paper takes 0.4). Their smallest excess loss is the threshold. null: no quota; the threshold is
-    `max_threshold`, or no unit is dropped for its own excess loss; for rho1 and chunk 0.4, if
-    nothing else is named."""
+    """Quota: share of the competing tokens (or chunks) that is kept in each scope, in (0, 1] (Eq.
+    4; the paper takes 0.4). Their smallest excess loss is the threshold. null: no quota; the
+    threshold is `max_threshold`, or no unit is dropped for its own excess loss; for rho1 and chunk
+    0.4, if nothing else is named."""
     max_threshold: float | None = None
     """Largest threshold, in nats a token: units whose excess loss reaches it are kept even if the
     quota is full. A threshold above zero stops training tokens that the student still predicts
@@ -94,16 +103,17 @@ class GuidanceConfig:
     token by default."""
     window_max_loss: float | None = None
     """A unit is noise, and dropped, if the teacher loses more than this on the rest of its line, in
-    nats a byte; default 2 where no rule is named, none for alm and distill. Each token of the
-    teacher counts once: the unit itself, which is not counted, is the group, for `unit: token`,
-    too. The mean is smoothed: 8 bytes of 1 nat each are added to the rest of the line, so a limit
+    nats a byte; default 2 where no rule is named, none for alm and distill. The rest is the line
+    without the unit's whole group, also for `unit: token`, so that each token of the teacher counts
+    once. The mean is smoothed: 8 bytes of 1 nat each are added to the rest of the line, so a limit
     below 1 drops short lines that the teacher predicts well, too."""
     aggregation: Reduction = "max"
     """The function that makes one loss of those of several teacher tokens (Eq. 2)."""
     unmapped: Literal["include", "exclude", "mean"] = "include"
     """What becomes of tokens without a teacher loss: special ones, those that the teacher was not
-    asked for, and those of a group that has none. include: all are kept. exclude: none is. mean:
-    they compete, with the mean loss of the teacher's own tokens in the scope."""
+    asked for, and those of a group that has none. include: all are kept, next to the quota.
+    exclude: none is. mean: they compete; a rule that ranks gives them the mean loss of the
+    teacher's own tokens in the scope, and under the rule of lines their line decides."""
     scope: Literal["sequence", "micro_batch"] = "sequence"
     """The tokens that are ranked together. sequence: those of a row. micro_batch: those of all rows
     of a micro-batch."""
@@ -139,9 +149,9 @@ class GuidanceConfig:
     def __post_init__(self) -> None:
         check_types("guidance", self)
         require(
-            self.is_own_rule or self.method in get_args(Method),
-            f"guidance.method: expected one of {', '.join(get_args(Method))}, or MODULE:CLASS for "
-            f"a rule of your own, got {self.method!r}",
+            self.is_own_rule or self.method in get_args(MethodName),
+            f"guidance.method: expected one of {', '.join(get_args(MethodName))}, or MODULE:CLASS "
+            f"for a rule of your own, got {self.method!r}",
         )
         self._set_defaults()
         require(
@@ -254,10 +264,10 @@ class GuidanceConfig:
     @property
     def is_explained(self) -> bool:
         """True if pictures say why a token trains, not only whether it does."""
-        return self.method in (*_RANKING, "chunk", *_BY_GROUP)
+        return self.method in (*_TOKEN_SELECTIONS, "chunk", *_BY_GROUP)
 
     @property
-    def has_quota_alone(self) -> bool:
+    def keeps_quota_of_units(self) -> bool:
         """True if the units with the largest excess losses are kept, as many as a quota says."""
         return self.keeps_quota or self.method == "chunk"
 
@@ -266,7 +276,7 @@ class GuidanceConfig:
         """True if exactly `top_fraction` of the competing tokens are kept, with weight 1 (Eq. 4).
         Their number is then known before the forward pass."""
         return (
-            self.method in _RANKING
+            self.method in _TOKEN_SELECTIONS
             and self.unit == "token"
             and self.max_threshold is None
             and not self.has_line_rule
@@ -278,8 +288,9 @@ class GuidanceConfig:
         return self.window is not None
 
     @property
-    def has_no_threshold(self) -> bool:
-        """True if no excess loss decides: a unit is kept, unless its line is noise."""
+    def ignores_excess(self) -> bool:
+        """True if no excess loss decides, as under the default rule, and where all tokens train: a
+        unit is kept, unless its line is noise."""
         return self.top_fraction is None and self.max_threshold is None
 
     @property
@@ -288,15 +299,15 @@ class GuidanceConfig:
         return -math.inf if self.max_threshold is None else self.max_threshold
 
     @property
-    def has_fixed_threshold(self) -> bool:
-        """True if the weight of a unit needs no student losses but its own: where a threshold is
-        known beforehand, or there is none."""
-        return self.method in (*_RANKING, *_BY_GROUP) and self.top_fraction is None
+    def takes_one_pass(self) -> bool:
+        """True if the weight of a unit needs no student losses but its own, so that each logit is
+        computed once: where a threshold is known beforehand, or there is none."""
+        return self.method in (*_TOKEN_SELECTIONS, *_BY_GROUP) and self.top_fraction is None
 
     @property
     def needs_groups(self) -> bool:
         """True if the loss has to know which tokens are a group."""
-        return self.method == "alm" or (self.unit == "group" and not self.has_no_threshold)
+        return self.method == "alm" or (self.unit == "group" and not self.ignores_excess)
 
     @property
     def needs_candidates(self) -> bool:
@@ -369,7 +380,7 @@ def low_limit_warning(limit: float, unit: str = "line") -> str | None:
     )
 
 
-def _in_words(methods: tuple[Method, ...]) -> str:
+def _in_words(methods: tuple[MethodName, ...]) -> str:
     """Lists methods in a sentence, without cpt, for which no option is meant."""
     *first_ones, last = (method for method in methods if method != "cpt")
     return f"{', '.join(first_ones)} and {last}" if first_ones else last

@@ -42,8 +42,9 @@ def column(
     that a new one is declared here, filled by the collator, and read by a method.
 
     Args:
-        padding: the value where there is none. A column with a padding has a value for each token,
-            at the position that predicts the token.
+        padding: the value where there is none, of the type that the column has in data sets: 0.0,
+            not 0, for floats. A column with a padding has a value for each token, at the position
+            that predicts the token.
         side: `loss` for what the student's forward pass takes, and `host` for what stays there.
         needed: tells under which guidance examples of a data set need the column to train.
     """
@@ -110,7 +111,8 @@ class GuidedBatch:
     is 0 for a live teacher's tokens until the teacher has read them."""
     weight: Tensor | None = column(padding=0.0, needed=lambda rule: rule.has_line_rule)
     """(B, T) float32, for rules with `window_max_loss`: 1.0 for tokens that train by the rule
-    of lines, 0.0 for the others (`line_rule.weights_of_lines`); or a stored share (baked)."""
+    of lines, 0.0 for the others (`line_rule.weights_of_lines`); or a share from a baked file
+    (docs/loop.md)."""
     groups: Tensor | None = column(padding=-1, needed=lambda rule: rule.needs_groups)
     """(B, T) int64, for `unit: group` with a threshold: the number of each token's group, -1 for
     none. Two groups in succession have different numbers, across the ends of rows, too."""
@@ -147,8 +149,9 @@ class GuidedBatch:
     at padding. `to` makes mask and positions from it: it is 8 KB a row of 2,048 tokens, the mask
     4 MB."""
     chunk_ends: ChunkEnds = column()
-    """The positions on the host at which a batch can be cut without splitting a group
-    (`safe_cuts`). Without it the host waits for the device, if that is not the CPU."""
+    """The positions on the host at which the logits can be cut into chunks without splitting a
+    group (`safe_cuts`); not the chunks of `method: chunk`. Without it the host waits for the
+    device, if that is not the CPU."""
     members_before: Any = column()
     """(N + 1,) on the host: the number of ids in the buckets of all tokens before each one. Without
     it the host waits for the device, if that is not the CPU."""
@@ -162,7 +165,8 @@ class GuidedBatch:
     """The guidance that the columns were made for. `selective_cross_entropy` compares it with its
     own."""
     line: Tensor | None = column(side="host")
-    """(B, T) int64, for `window_max_loss`, as the next three: the number of each token's line of
+    """(B, T) int64, for `window_max_loss`, like `line_bytes`, `line_groups` and
+    `group_loss`: the number of each token's line of
     text, -1 for a token in no line."""
     line_bytes: Tensor | None = column(padding=0, side="host")
     """(B, T) the bytes of text that each token covers."""

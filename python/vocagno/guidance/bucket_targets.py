@@ -22,7 +22,7 @@ from vocagno.alignment.mapping import starts
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.errors import ConfigError, require
 from vocagno.guidance.bucket_loss import BucketTable, on_device
-from vocagno.guidance.mappings import DocumentPairs
+from vocagno.guidance.comparison import DocumentPairs
 from vocagno.system.files import digest
 from vocagno.teacher.candidates import Candidates
 from vocagno.tokens.buckets import Boundaries, Buckets

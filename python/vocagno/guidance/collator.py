@@ -23,8 +23,8 @@ from vocagno.config.options import DataConfig
 from vocagno.data.rows import MixedRows, Row, RowStore, RowsWithEmpty
 from vocagno.guidance.batch import GuidedBatch, TokenCounts, put
 from vocagno.guidance.bucket_targets import NO_BUCKET, BucketTargets, check_targets
+from vocagno.guidance.comparison import ComparedTokens, DocumentPairs, safe_cuts_of
 from vocagno.guidance.line_rule import rest_of_line_loss, weights_of_lines
-from vocagno.guidance.mappings import ComparedTokens, DocumentPairs, safe_cuts_of
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import Method
 from vocagno.guidance.pieces import (

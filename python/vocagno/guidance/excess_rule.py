@@ -2,10 +2,10 @@
 
 Four properties of `GuidanceConfig` tell the rules apart; those that are true:
 
-- default (`window_max_loss`): has_no_threshold, has_fixed_threshold, has_line_rule
+- default (`window_max_loss`): ignores_excess, takes_one_pass, has_line_rule
 - `top_fraction` (the paper's): keeps_quota
-- `max_threshold`: has_fixed_threshold
-- `max_threshold` and `window_max_loss`: has_fixed_threshold, has_line_rule
+- `max_threshold`: takes_one_pass
+- `max_threshold` and `window_max_loss`: takes_one_pass, has_line_rule
 - `top_fraction` and `max_threshold`: none; the quota's threshold is at most `max_threshold`
 
 A fixed threshold is `threshold_without_quota`, which is -inf under the default rule.
@@ -24,16 +24,16 @@ from torch import Tensor
 
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.batch import GuidedBatch
+from vocagno.guidance.comparison import safe_cuts
 from vocagno.guidance.line_rule import (
     number_runs,
     require_value,
     rest_of_line_loss,
-    roles,
+    roles_by_teacher_loss,
     sums_of_runs,
     weights_of_batch,
 )
 from vocagno.guidance.loss import Choice, excess_loss
-from vocagno.guidance.mappings import safe_cuts
 from vocagno.models.head import ChunkEnds
 from vocagno.models.losses import IGNORED
 
@@ -103,7 +103,7 @@ def _places(order_ST: Tensor) -> Tensor:
     return torch.empty_like(order_ST).scatter_(1, order_ST, place_ST)
 
 
-def choose(
+def choose_by_excess(
     student_nll_BT: Tensor, labels_BT: Tensor, batch: GuidedBatch, config: GuidanceConfig
 ) -> Choice:
     """Chooses the tokens that train the student, and says from which excess loss on.
@@ -127,11 +127,11 @@ def choose(
     does not wait.
     """
     shape = _scopes(labels_BT, config)
-    if config.has_no_threshold:
+    if config.ignores_excess:
         return Choice(
             weights_of_batch(batch, labels_BT), student_nll_BT.new_full(shape[:1], -torch.inf)
         )
-    competing_BT, included_BT = roles(batch.teacher_loss, labels_BT, config)
+    competing_BT, included_BT = roles_by_teacher_loss(batch.teacher_loss, labels_BT, config)
     competing_ST = competing_BT.reshape(shape)
     nll_BT = student_nll_BT.detach()
     if config.unit == "group":
@@ -198,7 +198,8 @@ def group_means(values_BT: Tensor, groups_BT: Tensor) -> Tensor:
 def weights_of_chunks(
     labels_BT: Tensor, batch: GuidedBatch, guidance: GuidanceConfig
 ) -> tuple[Callable[[Tensor, slice], Tensor], ChunkEnds]:
-    """Prepares `choose` for one chunk of tokens at a time, where the threshold is known beforehand.
+    """Prepares `choose_by_excess` for one chunk of tokens at a time, where the threshold is known
+    beforehand.
 
     Returns: a function of the student's losses (C,) of a chunk and of its place, which gives the
         weights (C,); and the positions at which a chunk may end, so that no group is cut (None:
@@ -224,7 +225,9 @@ def weights_of_chunks(
     # Under a fixed threshold no weight depends on the row, so a chunk passes for one row.
     def weigh(nll_C: Tensor, place: slice) -> Tensor:
         of_chunk: dict[str, Any] = {name: col[None, place] for name, col in columns_N.items()}
-        choice = choose(nll_C[None], labels_N[None, place], GuidedBatch(**of_chunk), guidance)
+        choice = choose_by_excess(
+            nll_C[None], labels_N[None, place], GuidedBatch(**of_chunk), guidance
+        )
         return choice.weights_BT[0]
 
     return weigh, ends
@@ -294,7 +297,7 @@ def unit_facts(student_nll_BT: Tensor, batch: GuidedBatch, guidance: GuidanceCon
         batch: one with the columns of lines, on the same device, if the rule looks at them.
         guidance: the rule of a method that ranks tokens.
     """
-    competing_BT, _ = roles(batch.teacher_loss, batch.labels_BT, guidance)
+    competing_BT, _ = roles_by_teacher_loss(batch.teacher_loss, batch.labels_BT, guidance)
     groups_BT = batch.groups if batch.line_groups is None else batch.line_groups
     excess_BT = loss_BT = None
     if guidance.unit == "group" and groups_BT is not None:

@@ -1,16 +1,18 @@
-"""The default rule, which drops lines that are noise; and what it shares with rules that rank
-(`excess_rule.py`).
+"""The default rule, which drops tokens whose line, without their own group, is noise to the
+teacher; and what it shares with rules that rank (`excess_rule.py`).
 
 Its options are `guidance.unit: group` and `window_max_loss: 2`. A unit is the group of tokens that
 cover the same text in both tokenizers (`unit: token`: a token). It is dropped if the teacher loses
-more than 2 nats a byte on the rest of its line. The student's losses have no part in it, so the
-weights are known before the forward pass: the collator calls `weights_of_lines`.
+more than 2 nats a byte on the rest of its line. So tokens of one line may differ, and no line is
+dropped as a whole. The student's losses have no part in it, so the weights are known before the
+forward pass: the collator calls `weights_of_lines`.
 
-B: rows, T: tokens of a row, N = B * T. A token is predicted if its label is not -100. `roles` sorts
-the predicted tokens. *Competing* are those that the rule keeps or drops, here by their line and in
-`excess_rule.py` by their rank: tokens with a finite teacher loss, or under `unmapped: mean` all.
-*Included* are those that are always kept, even on a line that is noise: under `unmapped: include`,
-the default, tokens without a teacher loss. Under `exclude` these are neither, and dropped.
+B: rows, T: tokens of a row, N = B * T. A token is predicted if its label is not -100.
+`roles_by_teacher_loss` sorts the predicted tokens. *Competing* are those that the rule keeps or
+drops, here by their line and in `excess_rule.py` by their rank: tokens with a finite teacher loss,
+or under `unmapped: mean` all. *Included* are those that are always kept, even on a line that is
+noise: under `unmapped: include`, the default, tokens without a teacher loss. Under `exclude` these
+are neither, and dropped.
 """
 
 import math
@@ -42,9 +44,9 @@ def weights_of_lines(batch: GuidedBatch, config: GuidanceConfig) -> Tensor:
     """
     if config.window_max_loss is None:
         raise ConfigError(
-            "guidance.window_max_loss is None, which known_weights needs; set it, in nats a byte"
+            "guidance.window_max_loss is None, which a rule of lines needs; set it, in nats a byte"
         )
-    competing_BT, included_BT = roles(batch.teacher_loss, batch.labels_BT, config)
+    competing_BT, included_BT = roles_by_teacher_loss(batch.teacher_loss, batch.labels_BT, config)
     rest_BT = rest_of_line_loss(batch, config)
     # NaN, a token that has its line to itself, exceeds no limit: nothing speaks against it.
     is_noise_BT = rest_BT > config.window_max_loss
@@ -84,7 +86,7 @@ def rest_of_line_loss(batch: GuidedBatch, config: GuidanceConfig) -> Tensor:
     return torch.where(size_BT > 0, means_BT, torch.nan)
 
 
-def roles(
+def roles_by_teacher_loss(
     teacher_loss_BT: Tensor, labels_BT: Tensor, config: GuidanceConfig
 ) -> tuple[Tensor, Tensor]:
     """Two boolean (B, T) tensors: the tokens that compete for being kept, and those that are kept
@@ -92,7 +94,8 @@ def roles(
     valid_BT = labels_BT != IGNORED
     scored_BT = valid_BT & teacher_loss_BT.isfinite()
     if config.unmapped == "mean":
-        # A token without a teacher loss gets the mean of its scope (`fill_with_mean`), so it ranks.
+        # All compete. A rule that ranks fills in the mean of the scope (`fill_with_mean`); under
+        # the rule of lines the line decides.
         return valid_BT, torch.zeros_like(valid_BT)
     return scored_BT, valid_BT & ~scored_BT & (config.unmapped == "include")
 

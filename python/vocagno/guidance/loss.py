@@ -1,4 +1,5 @@
-"""The language head with its loss, differentiable, a chunk of logits at a time.
+"""From weights to a loss, in one pass over the logits or two; `chunked_loss.py` computes losses and
+gradients, a chunk at a time.
 
 `one_pass_cross_entropy` computes each logit once, where the weight of a token needs no loss of the
 student outside its unit: under the default rule, whose weights are made before, and under a

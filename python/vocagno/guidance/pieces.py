@@ -18,7 +18,7 @@ from vocagno.errors import GuidanceError
 from vocagno.guidance.batch import put
 from vocagno.guidance.bucket_loss import WITHOUT_ENTROPY
 from vocagno.guidance.bucket_targets import BucketTargets, Targets
-from vocagno.guidance.mappings import UNMAPPED, ComparedTokens, DocumentPairs
+from vocagno.guidance.comparison import UNMAPPED, ComparedTokens, DocumentPairs
 from vocagno.guidance.methods.base import Method
 from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.live import LivePieces, LiveText, first_asked

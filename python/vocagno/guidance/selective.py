@@ -5,7 +5,7 @@ B: rows, T: tokens of a row, N = B * T, K: kept tokens, H: hidden size, V: vocab
 
 With one product of states and weights as the unit, ordinary cross-entropy takes three (logits, and
 the gradients of states and weights). Here it is one for the losses of all, and three of the chosen:
-at 40 %, 2.2. With a threshold that is known beforehand (`has_fixed_threshold`) the logits of a
+at 40 %, 2.2. With a threshold that is known beforehand (`takes_one_pass`) the logits of a
 chunk are weighted and differentiated at once: one for all, and two of the chosen (on a CPU; on
 other devices, where the host does not wait to know which these are, two of all).
 """

@@ -31,8 +31,8 @@ from vocagno.errors import GuidanceError, require
 from vocagno.guidance.batch import GuidedBatch
 from vocagno.guidance.bucket_targets import BucketTargets, check_targets
 from vocagno.guidance.collator import line_numbers
+from vocagno.guidance.comparison import ComparedTokens, DocumentPairs
 from vocagno.guidance.line_rule import weights_of_lines
-from vocagno.guidance.mappings import ComparedTokens, DocumentPairs
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder, read_pieces, stored_targets
 from vocagno.guidance.text_batches import LEAST_COMPARED

@@ -32,8 +32,8 @@ from vocagno.guidance.batch import (
 )
 from vocagno.guidance.bucket_targets import BucketTargets, check_targets
 from vocagno.guidance.collator import Collator
+from vocagno.guidance.comparison import safe_cuts_of
 from vocagno.guidance.loss import LossSums
-from vocagno.guidance.mappings import safe_cuts_of
 from vocagno.guidance.methods import method_of, method_of_other_loops
 from vocagno.guidance.methods.base import Method, StudentOutput
 from vocagno.integrations.columns import OF_EXAMPLES, pad_column

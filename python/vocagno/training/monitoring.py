@@ -238,7 +238,7 @@ def unusual_selection(entry: Entry, guidance: GuidanceConfig) -> str | None:
             f"step {entry.step}: only {entry.paired:.1%} of the tokens have a distribution of the "
             "teacher to learn from; see guidance.distill_where, and `vocagno overlap`"
         )
-    if guidance.has_no_threshold and kept < _LEAST_KEPT:
+    if guidance.ignores_excess and kept < _LEAST_KEPT:
         return (
             f"step {entry.step}: only {kept:.0%} of the tokens are kept; the "
             "others are noise by guidance.window_max_loss. If the text is clean, that is too low "

@@ -18,9 +18,9 @@ from vocagno.data.rows import Row, cut_rows, join_documents
 from vocagno.errors import InputError, require
 from vocagno.guidance.batch import GuidedBatch
 from vocagno.guidance.collator import Collator, line_ends, with_live_losses
+from vocagno.guidance.comparison import DocumentPairs
 from vocagno.guidance.excess_rule import UnitFacts, unit_facts
 from vocagno.guidance.loss import LossSums
-from vocagno.guidance.mappings import DocumentPairs
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import StudentOutput
 from vocagno.guidance.pieces import ScoresInOrder

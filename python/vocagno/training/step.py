@@ -2,8 +2,8 @@
 
 `GuidedStudent` computes the loss in `forward`, because DDP and FSDP hook `forward`. `Stepper.step`
 takes one optimizer step: add the token counts of all processes; run each micro-batch forward and
-backward, its loss divided by one count, by default that of all predicted tokens, dropped ones, too;
-clip; update.
+backward, its loss divided by one count over all processes and micro-batches, by default that of all
+predicted tokens, dropped ones, too; clip; update. `GuidedTrainer` divides in the same way.
 
 B: rows, T: tokens of a row, H: size of a hidden state.
 """

@@ -202,7 +202,7 @@ class Passage:
             "teacher": [Token(**token) for token in fields["teacher"]],
             "mapping": [(first, stop) for first, stop in fields["mapping"]],
         }
-        return cls(**fields | sides)
+        return cls(**{**fields, **sides})
 
     @cached_property
     def data(self) -> bytes:
@@ -258,9 +258,9 @@ def whys(guidance: GuidanceConfig) -> tuple[Why, ...]:
         distill: tuple[Why, ...] = "start", "no start"
         own_verdicts = distill if guidance.needs_candidates else ("ahead", "behind")
         return *own_verdicts, *noise, "included", "excluded"
-    if guidance.has_quota_alone:
+    if guidance.keeps_quota_of_units:
         return "top", "below", "included", "excluded"
-    if guidance.has_no_threshold:
+    if guidance.ignores_excess:
         return "not noise", *noise, "below", "included", "excluded"
     return "reaches", "below", *noise, "included", "excluded"
 
@@ -288,7 +288,7 @@ def _why(
         return "kept" if kept else "dropped"
     if token.teacher_loss is None and guidance.unmapped != "mean":
         return "included" if kept else "excluded"
-    if guidance.has_quota_alone:
+    if guidance.keeps_quota_of_units:
         return "top" if kept else "below"
     loss, most = token.neighbours_loss, guidance.window_max_loss
     if loss is not None and most is not None and loss > most:
@@ -298,5 +298,5 @@ def _why(
     if guidance.is_matching:
         return "ahead" if token.excess is not None and token.excess > 0 else "behind"
     if kept:
-        return "not noise" if guidance.has_no_threshold else "reaches"
+        return "not noise" if guidance.ignores_excess else "reaches"
     return "below"

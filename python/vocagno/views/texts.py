@@ -243,7 +243,7 @@ class GuidedText:
     def threshold(self) -> float | None:
         """The excess loss, in nats, that decides. For a quota: the least of the kept tokens that
         competed and have a teacher loss. Else: the threshold that applied."""
-        if not self.guidance.has_quota_alone:
+        if not self.guidance.keeps_quota_of_units:
             return self.passage.threshold
         excesses = (token.excess for token in self.passage.student if token.why == "top")
         return min((excess for excess in excesses if excess is not None), default=None)

@@ -16,8 +16,8 @@ from torch.utils.data import get_worker_info
 from vocagno.alignment.mapping import align, reduce
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.batch import GuidedBatch, TokenCounts
+from vocagno.guidance.comparison import ComparedTokens, DocumentPairs
 from vocagno.guidance.loss import Choice, LossSums, TokenMetrics, excess_loss, full_cross_entropy
-from vocagno.guidance.mappings import ComparedTokens, DocumentPairs
 from vocagno.models.head import Head
 from vocagno.models.losses import IGNORED
 
@@ -99,7 +99,7 @@ class Method(ABC):
 
     def columns(self, rows: Sequence["Row"]) -> dict[str, NDArray[np.int64]]:
         """The columns that the method adds to a batch: a value for each token, all rows one after
-        the other; -1 at padding."""
+        the other; at padding the value of the declaration."""
         return {}
 
     # Counts (on the host, before the forward pass)

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from vocagno.guidance.batch import GuidedBatch, TokenCounts
 from vocagno.guidance.chunked_loss import Objective, chunked_loss
+from vocagno.guidance.comparison import DocumentPairs, positional_map
 from vocagno.guidance.loss import LossSums, TokenMetrics
-from vocagno.guidance.mappings import DocumentPairs, positional_map
 from vocagno.guidance.methods.base import Method, StudentOutput, log_of_distance
 from vocagno.models.head import Head
 from vocagno.models.losses import IGNORED, TeacherStates

@@ -14,10 +14,10 @@ from torch import Tensor
 from vocagno.guidance.batch import GuidedBatch, TokenCounts
 from vocagno.guidance.bucket_loss import WITHOUT_ENTROPY, BucketCrossEntropy
 from vocagno.guidance.chunked_loss import chunked_loss
+from vocagno.guidance.comparison import ComparedTokens, DocumentPairs, compared_groups, safe_cuts
 from vocagno.guidance.excess_rule import group_means
 from vocagno.guidance.line_rule import require_value, weights_of_batch
 from vocagno.guidance.loss import Choice, LossSums, TokenMetrics, one_pass_cross_entropy
-from vocagno.guidance.mappings import ComparedTokens, DocumentPairs, compared_groups, safe_cuts
 from vocagno.guidance.methods.base import StudentOutput, log_of_distance, sums_of
 from vocagno.guidance.methods.selection import TokenSelection
 from vocagno.models.head import Head

@@ -12,15 +12,23 @@ from torch import Tensor
 
 from vocagno.guidance.batch import GuidedBatch, TokenCounts
 from vocagno.guidance.chunked_loss import Weights
+from vocagno.guidance.comparison import (
+    ComparedTokens,
+    DocumentPairs,
+    chunk_maps,
+    chunk_numbers,
+    compared_groups,
+    identity_map,
+)
 from vocagno.guidance.excess_rule import (
-    choose,
+    choose_by_excess,
     fill_with_mean,
     quota,
     quota_of_roles,
     top,
     weights_of_chunks,
 )
-from vocagno.guidance.line_rule import roles, weights_of_batch
+from vocagno.guidance.line_rule import roles_by_teacher_loss, weights_of_batch
 from vocagno.guidance.loss import (
     Choice,
     LossSums,
@@ -28,14 +36,6 @@ from vocagno.guidance.loss import (
     chosen_cross_entropy,
     excess_loss,
     one_pass_cross_entropy,
-)
-from vocagno.guidance.mappings import (
-    ComparedTokens,
-    DocumentPairs,
-    chunk_maps,
-    chunk_numbers,
-    compared_groups,
-    identity_map,
 )
 from vocagno.guidance.methods.base import Method
 from vocagno.models.head import Head
@@ -49,7 +49,7 @@ class Selection(Method):
     """The common part of methods that choose tokens or chunks."""
 
     def roles(self, teacher_loss_BT: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
-        return roles(teacher_loss_BT, labels_BT, self.guidance)
+        return roles_by_teacher_loss(teacher_loss_BT, labels_BT, self.guidance)
 
     @property
     def counts_kept_exactly(self) -> bool:
@@ -58,8 +58,8 @@ class Selection(Method):
     def cross_entropy(
         self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch
     ) -> tuple[Tensor, TokenMetrics]:
-        """Computes the losses of all tokens first, for `choose` to rank, then those of the kept
-        tokens again, with gradients."""
+        """Computes the losses of all tokens first, for `choose` to rank, then, if gradients are
+        enabled, those of the kept tokens again."""
         return chosen_cross_entropy(
             hidden_BTH,
             head,
@@ -106,25 +106,26 @@ class TokenSelection(Selection):
             return int(quota_of_roles(competing_BT, included_BT, self.guidance))
         kept_BT = competing_BT | included_BT
         # A live teacher's losses, and so these weights, come only after the count.
-        if self.guidance.has_no_threshold and batch.weight is not None:
+        if self.guidance.ignores_excess and batch.weight is not None:
             kept_BT = kept_BT & (batch.weight > 0)
         return int(kept_BT.sum())
 
     def choose(self, nll_BT: Tensor, labels_BT: Tensor, batch: GuidedBatch) -> Choice:
-        return choose(nll_BT, labels_BT, batch, self.guidance)
+        return choose_by_excess(nll_BT, labels_BT, batch, self.guidance)
 
     def cross_entropy(
         self, hidden_BTH: Tensor, head: Head, batch: GuidedBatch
     ) -> tuple[Tensor, TokenMetrics]:
         """Computes each logit once if a weight needs no student loss of other units: under the
-        default rule, whose weights the batch brings, and under a fixed threshold. Otherwise, and
-        without gradients, `Selection` does it in two passes, by `choose`."""
+        default rule, whose weights the batch brings, and under a fixed threshold. Otherwise
+        `Selection` does it in two passes, with `choose` between them; without gradients the first
+        is all."""
         guidance = self.guidance
-        if not (guidance.has_fixed_threshold and torch.is_grad_enabled()):
+        if not (guidance.takes_one_pass and torch.is_grad_enabled()):
             return super().cross_entropy(hidden_BTH, head, batch)
         labels_BT, ends = batch.labels_BT, None
         token_weights: Weights
-        if guidance.has_no_threshold:
+        if guidance.ignores_excess:
             token_weights = weights_of_batch(batch, labels_BT).flatten()
         else:
             token_weights, ends = weights_of_chunks(labels_BT, batch, guidance)
@@ -135,8 +136,11 @@ class TokenSelection(Selection):
 
 
 class VocAgno(TokenSelection):
-    """By its options, the rule of lines (`line_rule.weights_of_lines`) or the paper's
-    (`excess_rule.choose`, Eq. 4 of arXiv 2503.19123) (`method: vocagno`)."""
+    """The method of the paper, and the default (`method: vocagno`).
+
+    It adds nothing to `TokenSelection`: the rule of lines is `line_rule.weights_of_lines`, which
+    the collator calls; Eq. 4 of arXiv 2503.19123 is `excess_rule.choose_by_excess`.
+    """
 
 
 class Rho1(TokenSelection):

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 from families import HARD_TEXTS, TEXTS
 from vocagno import TokenSpans
 from vocagno.errors import GuidanceError
-from vocagno.guidance.mappings import (
+from vocagno.guidance.comparison import (
     DocumentPairs,
     compared_groups,
     identity_map,

@@ -318,7 +318,7 @@ def _stops_early(pairs: DocumentPairs, all_groups: Groups) -> NDArray[np.bool_]:
 def safe_cuts_of(groups: ArrayLike | None, guidance: GuidanceConfig) -> NDArray[np.int64] | None:
     """The `safe_cuts` of a batch, on the host; None for guidance that does not compute on chunks of
     whole groups."""
-    return safe_cuts(groups) if guidance.has_fixed_threshold and groups is not None else None
+    return safe_cuts(groups) if guidance.takes_one_pass and groups is not None else None
 
 
 def safe_cuts(groups: ArrayLike) -> NDArray[np.int64]:
