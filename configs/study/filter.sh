@@ -1,5 +1,5 @@
 #!/bin/bash
-# The study of `vocagno filter`: a quarter of an hour on two cores, after half an hour for the models of guidance-models.yaml.
+# The study of `vocagno filter`: a quarter of an hour on two cores, after ten minutes for the student of guidance-models.yaml.
 #   bash configs/study/filter.sh OUT
 # From the folder of the project, with vocagno on the path, after real.sh with the same OUT: its texts, and Gemma's scores of them.
 set -euo pipefail

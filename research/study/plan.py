@@ -123,7 +123,9 @@ class Plan:
         """
         for name in names:
             require(name in self.variants, f"--only: {name} is none of the variants")
-        kept = {self.baseline, *names, *map(self.against, names)}
+        kept = {self.baseline, *names}
+        while further := set(map(self.against, kept)) - kept:
+            kept |= further
         tables = {
             title: [name for name in listed if name in kept]
             for title, listed in self.tables.items()

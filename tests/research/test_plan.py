@@ -113,6 +113,12 @@ def test_some_variants_bring_only_the_earlier_runs_that_they_need(plan_file):
     assert [*replace(plan, common=of_all_runs).only(["cpt"], {}).before] == ["other"]
 
 
+def test_some_variants_bring_all_that_they_are_compared_with(plan_file):
+    chain = {"cpt": {}, "a": {"against": "b"}, "b": {"against": "c"}, "c": {}, "d": {}}
+    plan = read_plan(plan_file(variants=chain, tables={"all": [*chain]}))
+    assert [*plan.only(["a"], {}).variants] == ["cpt", "a", "b", "c"]
+
+
 OF_THREE_SEEDS = dict.fromkeys("quickstart math noise distributions gate real".split(), 3)
 PLANS = OF_THREE_SEEDS | {"guidance": 5, "filter": 3, "healing": 1}
 

@@ -19,7 +19,7 @@ def without_noise(text):
     return "".join(line for line in text.splitlines(keepends=True) if line[0] != "#")
 
 
-def write_line_losses(folder, tokenizer, texts, per_shard=5):
+def write_line_losses(folder, tokenizer, texts, per_shard=5, on_junk=6.0):
     """A store with these losses; the first token of a document has none."""
     spans, names = TokenSpans(tokenizer), []
     for first in range(0, len(texts), per_shard):
@@ -29,7 +29,7 @@ def write_line_losses(folder, tokenizer, texts, per_shard=5):
             of_tokens = tokens.spans[tokens.text(index)]
             rates = []  # of each byte
             for line in text.encode().splitlines(keepends=True):
-                rates += [6.0 if line[:1] == b"#" else 0.5] * len(line)
+                rates += [on_junk if line[:1] == b"#" else 0.5] * len(line)
             nll = np.array([rates[start] * (stop - start) for start, stop in of_tokens], np.float16)
             nll[:1] = np.nan
             documents.append(DocumentScores(of_tokens, nll))

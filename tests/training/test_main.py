@@ -6,8 +6,9 @@ import platform
 import shutil
 import subprocess
 import sys
-from contextlib import redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ from vocagno.guidance.collator import Collator
 from vocagno.guidance.methods import method_of
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training import main as main_module
-from vocagno.training.configuration import parse
+from vocagno.training.configuration import keep_inputs, parse
 from vocagno.training.loop import Training
 from vocagno.training.report import REPORT
 from vocagno.training.step import GuidedStudent
@@ -189,7 +190,7 @@ def page_faults():
     return getrusage(RUSAGE_SELF).ru_minflt - before
 by_default = page_faults()
 keep_freed_memory()
-torch.zeros(32 * 1024 * 1024)
+page_faults()  # the heap grows to what the loop needs
 print(by_default, page_faults())
 """
 
@@ -202,6 +203,28 @@ def test_the_memory_of_freed_tensors_is_kept():
     )
     by_default, kept = map(int, run.stdout.split())
     assert kept < by_default / 10
+
+
+def test_the_memory_is_left_alone_where_there_is_no_glibc(monkeypatch):
+    """Windows refuses `CDLL(None)`: each run there would end with a TypeError."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(main_module.ctypes, "CDLL", Mock(side_effect=TypeError))
+    main_module.keep_freed_memory()
+
+
+def test_a_run_begun_before_held_out_text_was_noted_resumes(tmp_path, monkeypatch):
+    folder = SimpleNamespace(output=tmp_path)
+    materials = {"rows": {"text": "a"}, "held-out rows": {"text": "b"}}
+    inputs = SimpleNamespace(made_from=lambda: materials)
+    monkeypatch.setattr("vocagno.training.configuration.is_begun", lambda output: True)
+    path = tmp_path / "materials.json"
+    for kept, is_refused in (({"rows": {"text": "a"}}, False), ({"rows": {"text": "x"}}, True)):
+        path.write_text(json.dumps(kept))
+        with pytest.raises(ConfigError, match="another text") if is_refused else nullcontext():
+            keep_inputs(folder, inputs, write=False)
+    path.write_text(json.dumps(materials | {"held-out rows": {"text": "x"}}))
+    with pytest.raises(ConfigError, match="another text of the held-out rows"):
+        keep_inputs(folder, inputs, write=False)
 
 
 def test_a_run_on_a_cpu_keeps_it(config, monkeypatch):

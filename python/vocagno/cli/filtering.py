@@ -104,6 +104,8 @@ def filter_(options: Any) -> dict[str, Any] | None:
 
 def _open_scores(options: Any, corpus: "Corpus") -> "ScoreStore":
     """Opens the store of --scores, or that of the teacher in the cache, which is made first.
+    An option of the teacher at its default is compatible with any store; to compare others takes
+    torch.
     Raises: ConfigError if there is neither; StoreError if the store was made with other options of
         the teacher than the command line has."""
     from vocagno.config.teacher import TeacherConfig
@@ -121,4 +123,4 @@ def _open_scores(options: Any, corpus: "Corpus") -> "ScoreStore":
     from vocagno.teacher.configured import ConfiguredTeacher
 
     configured = ConfiguredTeacher(teacher, options.cache, local_device())
-    return configured.scores(lambda: corpus, options.scores, show_progress=True)
+    return configured.scores(lambda: corpus, options.scores, show_progress=True, option="--scores")

@@ -22,7 +22,7 @@ _OPTIONS_OF: dict[str, tuple[MethodName, ...]] = {
     "aggregation": _SELECTING,
     "unmapped": _SELECTING,
     "scope": _SELECTING,
-    "top_fraction": (*_SELECTING, "kld", "uld"),
+    "top_fraction": _SELECTING,
     "unit": ("vocagno", "cpt", *_BY_GROUP),
     "max_threshold": _OR_NAIVE,
     "window_max_loss": (*_OR_NAIVE, *_BY_GROUP),
@@ -173,7 +173,9 @@ class GuidanceConfig:
         defaults = {field.name: field.default for field in fields(self)} | {"unit": "token"}
         method = "vocagno" if self.is_own_rule else self.method
         for name, methods in _OPTIONS_OF.items():
-            if getattr(self, name) != defaults[name] and method not in methods:
+            # kld and uld ignore the quota of the configuration that a run of them varies.
+            is_ignored = name == "top_fraction" and self.needs_distributions
+            if getattr(self, name) != defaults[name] and method not in methods and not is_ignored:
                 raise ConfigError(
                     f"guidance.{name}: is for guidance.method {_in_words(methods)}, not "
                     f"{self.method}; omit it"

@@ -436,24 +436,31 @@ class ConfiguredTeacher:
         return folder, made
 
     def scores(
-        self, corpus: Callable[[], Corpus], folder: Path | None, *, show_progress: bool
+        self,
+        corpus: Callable[[], Corpus],
+        folder: Path | None,
+        *,
+        show_progress: bool,
+        option: str = "teacher.scores",
     ) -> ScoreStore:
         """Opens the store in `folder` (one of `teacher.scores`) or, if that is None, the one in the
         cache, of which it makes what is missing.
 
-        Args: corpus: called only for scores in the cache.
+        Args:
+            corpus: called only for scores in the cache.
+            option: the one that names the folder, for messages.
         Raises: StoreError if the store in `folder` was made by another teacher than the configured
             one, or by one with other options; what `make_scores` raises.
         """
         if folder is None:
             return ScoreStore(self.make_scores(corpus(), show_progress=show_progress)[0])
         store = ScoreStore(folder)
-        for label, option, stored, configured in self._explicit_inputs(store.manifest.made_from):
+        for label, name, stored, configured in self._explicit_inputs(store.manifest.made_from):
             if stored not in (None, configured, _DTYPE_OF_SERVER):
                 raise StoreError(
-                    f"teacher.scores: {store.folder} was made with another {label} ({stored}, now "
-                    f"{configured}); drop teacher.{option} to use these scores, or teacher.scores "
-                    "to score again"
+                    f"{option}: {store.folder} was made with another {label} ({stored}, now "
+                    f"{configured}); drop teacher.{name} to use these scores, or {option} to score "
+                    "again"
                 )
         if self.config.server:
             self.engine.guard(store.folder)

@@ -67,7 +67,7 @@ def _declared_eos(source: str) -> str | None:
         return _eos_token(config) if config.is_file() else None
     from transformers import AutoTokenizer
 
-    return cast("str | None", AutoTokenizer.from_pretrained(source).eos_token)
+    return cast("str | None", AutoTokenizer.from_pretrained(source).eos_token) or None  # may be ""
 
 
 def _eos_token(config: Path) -> str | None:

@@ -181,11 +181,13 @@ def keep_freed_memory() -> None:
     """Tells the C library to keep the memory of freed tensors for those of the next step.
 
     Otherwise glibc returns each large tensor to the system when it is freed. The system clears all
-    of its pages again for the next tensor, on one core, while the others wait: a fifth of the
-    processor time of a step (docs/training.md). A C library that is not glibc stays as it is.
+    of its pages again for the next tensor, on one core, while the others wait (docs/training.md has
+    what it costs). It holds for tensors of the main thread, which makes those of a step. A C
+    library that is not glibc stays as it is.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if sys.platform == "linux" and mallopt is not None:
+    # Windows has no handle of the process itself to look the function up in.
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
         for number, value in _MALLOPT.values():
             mallopt(number, value)
 
