@@ -170,6 +170,12 @@ def test_the_table_of_rules_follows_from_its_runs():
     assert sorted(cells_of_table("small-students", "rules")) == sorted(expected.values())
 
 
+HEALING = [
+    ("healing-own", "naive"),
+    ("healing-own", "distill, old self"),
+    ("healing-old", "naive"),
+]
+"""The studies and variants of the table of transferred models, by row."""
 REAL_ROWS = {
     "all tokens of 1.8 times the text, in the time of `distill` and its scores": "naive, 88 steps",
     "all tokens, again, in that time": "naive, 88 steps, same text",
@@ -210,6 +216,19 @@ def test_the_table_of_real_models_follows_from_its_runs(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     table = text.split("<!-- real models -->")[1].split("<!-- end of real models -->")[0].strip()
     assert table.splitlines()[2:] == real_table()
+
+
+def test_the_table_of_healing_follows_from_its_runs():
+    """Tokens a byte of both texts stand in the first cell."""
+    lines = table_of("models", "healing").splitlines()[2:]
+    assert len(lines) == len(HEALING)
+    for line, (study, variant) in zip(lines, HEALING, strict=True):
+        tokenizer, *cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        rates = [float(rate) for rate in re.search(r"([\d.]+) and ([\d.]+)", tokenizer).groups()]
+        run = runs_of(f"real/{study}")[variant, "10"]
+        columns = "start_loss", "held_out_loss", "other_start_other", "other_other"
+        nats = [float(run[column]) * rates[index // 2] for index, column in enumerate(columns)]
+        assert cells[1:] == [f"{before:.3f}, {after:.3f}" for before, after in (nats[:2], nats[2:])]
 
 
 def test_the_table_of_filtered_corpora_follows_from_its_runs():
