@@ -73,6 +73,9 @@ def test_runs_are_compared_with_the_first(tmp_path):
     assert [line[-2:] for line in cells] == [["", ""], ["25.0%", "50.0%"]]  # columns of either
     assert head[-2:] == ["MFU", "waiting for data"]
     assert one["hours"] == "0.00222"  # 8 seconds
+    equal = folder_of(tmp_path / "equal", *LOG)
+    head, _, cells = rows(page_of(tmp_path, first, equal), "Runs")
+    assert dict(zip(head, cells, strict=True))["difference"] == "+0.0000"  # it has been compared
     assert rows(page, "Options")[1:] == [["optimizer.lr", "0.001", "0.002"]]
     assert page.count("<figure") == 6  # two losses over tokens and hours, share, speed
     assert "teacher&#x27;s coverage" not in page  # nothing was aligned

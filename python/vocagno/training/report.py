@@ -105,7 +105,8 @@ def _facts_of_all(runs: Sequence[Run]) -> list[dict[str, str]]:
             "nats a byte": _number(summary["last_nats_per_byte"], ".4f"),
         }
         if len(runs) > 1 and first is not None:
-            row["difference"] = "" if loss in (None, first) else f"{loss - first:+.4f}"
+            is_compared = loss is not None and run is not runs[0]
+            row["difference"] = f"{loss - first:+.4f}" if is_compared else ""
         row |= {
             "best": _number(summary["best_validation_loss"], ".4f"),
             "trained on": f"{run.kept_share:.1%}",
