@@ -17,7 +17,7 @@ import numpy as np
 
 from vocagno.data.corpus import read_batches
 from vocagno.errors import InputError, require
-from vocagno.guidance.lines import judge_lines, line_starts
+from vocagno.integrations.filtering import FilterRule, NoiseFilter
 from vocagno.teacher.score_store import ScoresOfTexts, ScoreStore
 
 EDGES = (0.5, 1.0, 1.5)
@@ -25,21 +25,28 @@ EDGES = (0.5, 1.0, 1.5)
 
 
 def bands(
-    texts: Sequence[str], stores: Sequence[Path], limit: float
+    texts: Sequence[str], stores: Sequence[Path], limit: float | None = None
 ) -> dict[str, tuple[float, float]]:
     """Returns the share of the tokens and the part of the mean difference, of each band.
 
-    Args: stores: the scores of the teacher, of A and of B. limit: nats a byte of a noisy line.
-    Raises: InputError for students with other tokens or without scores of these texts.
+    Args:
+        stores: the scores of the teacher, of A and of B.
+        limit: nats a byte of a noisy line; None for that of `vocagno filter`.
+    Raises: InputError for a text without scores in one of the stores, and for students with other
+        tokens.
     """
-    teacher, student_a, student_b = (ScoresOfTexts(ScoreStore(path)).find(texts) for path in stores)
+    noise = NoiseFilter(ScoreStore(stores[0]), FilterRule(window_max_loss=limit))
+    student_a, student_b = (ScoresOfTexts(ScoreStore(path)).find(texts) for path in stores[1:])
     labels = [*(f"below {edge:g}" for edge in EDGES), f"{EDGES[-1]:g} or more", "noise"]
     counts, differences = np.zeros(len(labels)), np.zeros(len(labels))
-    for text, of_teacher, a, b in zip(texts, teacher, student_a, student_b, strict=True):
+    for text, judged, a, b in zip(texts, noise.judge(texts), student_a, student_b, strict=True):
+        reasons = judged.missing, a.missing, b.missing
+        for path, reason in zip(stores, reasons, strict=True):
+            if text and reason:
+                raise InputError(f"{path}: has no scores of {text[:40]!r}: {reason}")
         if not np.array_equal(a.spans, b.spans):
             raise InputError(f"{stores[2]}: has other tokens than {stores[1]}; score both alike")
-        starts = line_starts(text.encode())
-        lines = judge_lines(of_teacher.spans, of_teacher.nll, starts, limit)
+        starts, lines = judged.starts, judged.lines
         band_L = np.digitize(lines.nats / np.maximum(1, lines.num_bytes), EDGES)
         band_L[lines.is_noise] = len(EDGES) + 1
         is_scored = np.isfinite(a.nll) & np.isfinite(b.nll)
@@ -56,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("text", type=Path)
     parser.add_argument("stores", type=Path, nargs=3, metavar=("TEACHER", "A", "B"))
-    parser.add_argument("--limit", type=float, default=2.0, help="nats a byte of a noisy line")
+    parser.add_argument("--limit", type=float, help="nats a byte of a noisy line; default: 2")
     options = parser.parse_args()
     try:
         texts = [text for batch in read_batches(options.text) for text in batch]

@@ -5,6 +5,7 @@ import pytest
 from corpora import write_corpus
 from noisy_texts import NOISY, write_line_losses
 from research.difference_by_line import bands, main
+from vocagno import TokenSpans
 from vocagno.errors import InputError
 
 TEXTS = [text for text in NOISY if text]
@@ -18,7 +19,8 @@ def test_a_difference_on_noisy_lines_is_found_there(tmp_path, tokenizers, monkey
     share, part = found.pop("noise")
     lines = [line for text in TEXTS for line in text.encode().splitlines(keepends=True)]
     junk = sum(len(line) for line in lines if line[:1] == b"#")
-    num_tokens = sum(len(spans) for spans in scored_tokens(tokenizers, TEXTS))
+    tokens = TokenSpans(tokenizers["byte-level"]).encode(TEXTS)
+    num_tokens = len(tokens.ids) - len(TEXTS)  # the first one of each text has no loss
     first_of_junk = 1  # the document that begins with junk has no loss there
     assert part == pytest.approx(0.5 * (junk - first_of_junk) / num_tokens, rel=2e-3)
     assert 0 < share < 1
@@ -30,12 +32,16 @@ def test_a_difference_on_noisy_lines_is_found_there(tmp_path, tokenizers, monkey
     assert f"| all | 100% | {part:+.4f} |" in capsys.readouterr().out
 
 
-def scored_tokens(tokenizers, texts):
-    """The tokens of each text but its first one."""
-    from vocagno import TokenSpans
-
-    tokens = TokenSpans(tokenizers["byte-level"]).encode(texts)
-    return [tokens.spans[tokens.text(index)][1:] for index in range(len(texts))]
+def test_a_text_that_a_store_lacks_is_named(tmp_path, tokenizers):
+    """A document without scores would be left out of the difference."""
+    folders = [tmp_path / name for name in ("teacher", "a", "b")]
+    for folder in folders:
+        write_line_losses(folder, tokenizers["byte-level"], TEXTS)
+    write_line_losses(tmp_path / "part", tokenizers["byte-level"], TEXTS[1:])
+    for index in range(3):
+        stores = [*folders[:index], tmp_path / "part", *folders[index + 1 :]]
+        with pytest.raises(InputError, match=r"part: has no scores of .*: not scored"):
+            bands(TEXTS, stores)
 
 
 def test_students_with_other_tokens_are_refused(tmp_path, tokenizers):

@@ -96,15 +96,9 @@ def test_runs_before_others_may_need_one_another(tmp_path, plan_file, trained):
 
 def test_some_variants_bring_only_the_earlier_runs_that_they_need(plan_file):
     """A study of one student trained teachers that nothing read, for twenty minutes."""
-    before = {
-        "first": {"guidance.method": "cpt"},
-        "second one": {"student.model": "{out}/before/first/final"},
-        "other": {"guidance.method": "cpt"},
-    }
-    variants = {
-        "cpt": {"guidance.method": "cpt"},
-        "taught": {"teacher.model": "{out}/before/second-one/final"},
-    }
+    chain = {"first": {}, "second one": {"student.model": "{out}/before/first/final"}}
+    before = {**chain, "other": {}}
+    variants = {"cpt": {}, "taught": {"teacher.model": "{out}/before/second-one/final"}}
     plan = read_plan(plan_file(before=before, variants=variants, tables={"all": [*variants]}))
     assert [*plan.only(["cpt"], {}).before] == []
     assert [*plan.only(["taught"], {}).before] == ["first", "second one"]

@@ -165,9 +165,8 @@ class GuidedBatch:
     """The guidance that the columns were made for. `selective_cross_entropy` compares it with its
     own."""
     line: Tensor | None = column(side="host")
-    """(B, T) int64, for `window_max_loss`, like `line_bytes`, `line_groups` and
-    `group_loss`: the number of each token's line of
-    text, -1 for a token in no line."""
+    """(B, T) int64, for `window_max_loss`, like `line_bytes`, `line_groups` and `group_loss`: the
+    number of each token's line of text, -1 for a token in no line."""
     line_bytes: Tensor | None = column(padding=0, side="host")
     """(B, T) the bytes of text that each token covers."""
     line_groups: Tensor | None = column(padding=-1, side="host")

@@ -39,11 +39,11 @@ from vocagno.training.configuration import (
 from vocagno.training.monitoring import check_trackers
 
 # The numbers of options of glibc's `mallopt` (malloc.h), and their values.
-_MALLOPT = {
-    "M_MMAP_MAX": (-4, 0),  # large tensors are part of the heap, too
-    "M_TRIM_THRESHOLD": (-1, -1),  # and the heap never shrinks
-    "M_TOP_PAD": (-2, 64 * 1024 * 1024),  # bytes more than it needs, whenever it grows
-}
+_MALLOPT = (
+    (-4, 0),  # M_MMAP_MAX: large tensors are part of the heap, too
+    (-1, -1),  # M_TRIM_THRESHOLD: the heap never shrinks
+    (-2, 64 * 1024 * 1024),  # M_TOP_PAD: bytes more than it needs, whenever it grows
+)
 
 
 def main(
@@ -181,14 +181,13 @@ def keep_freed_memory() -> None:
     """Tells the C library to keep the memory of freed tensors for those of the next step.
 
     Otherwise glibc returns each large tensor to the system when it is freed. The system clears all
-    of its pages again for the next tensor, on one core, while the others wait (docs/training.md has
-    what it costs). It holds for tensors of the main thread, which makes those of a step. A C
-    library that is not glibc stays as it is.
+    of its pages again for the next tensor, on one core, while the others wait. It holds for tensors
+    of the main thread, which makes those of a step. A C library that is not glibc stays as it is.
     """
     # Windows has no handle of the process itself to look the function up in.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
-        for number, value in _MALLOPT.values():
+        for number, value in _MALLOPT:
             mallopt(number, value)
 
 
