@@ -32,7 +32,9 @@ def estimated(monkeypatch, capsys):
 
     def estimate(path):
         assert main(["train", "--config", str(path), "--dry_run", "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
+        printed = capsys.readouterr()
+        assert ("; left out: the benchmarks" in printed.err) == ("  every: " in path.read_text())
+        return json.loads(printed.out)
 
     return estimate
 
@@ -50,9 +52,8 @@ def test_an_estimate_is_near_what_a_run_takes(tmp_path, config, estimated):
     stores = map(RowStore, (tmp_path / "cache" / "rows").iterdir())
     rows = max(stores, key=lambda store: store.num_tokens)
     assert guess["documents"] == 240
-    assert guess["tokens"] + 2 * 240 == pytest.approx(
-        rows.num_tokens, abs=2
-    )  # BOS, EOS; two shards
+    # BOS and EOS of each document; two shards.
+    assert guess["tokens"] + 2 * 240 == pytest.approx(rows.num_tokens, abs=2)
     assert guess["rows_bytes"] == pytest.approx(rows.num_bytes, rel=0.15)
     (folder,) = (tmp_path / "cache" / "scores").iterdir()
     scores = sum(path.stat().st_size for path in folder.glob("*.arrow"))
@@ -85,7 +86,7 @@ def test_an_estimate_is_near_what_a_run_takes(tmp_path, config, estimated):
     "sections",
     [
         {"teacher": {"mode": "live"}},
-        {"guidance": {"method": "cpt"}},
+        {"guidance": {"method": "cpt"}, "eval": {"every": 1, "data": "questions"}},
         {"train": {"sample_every": 1, "log_with": ["tensorboard"], "steps": 1}},
     ],
     ids=["live", "cpt", "extras"],

@@ -74,13 +74,12 @@ class CorpusSample:
         counts = np.bincount(self.shards, np.diff(encoded.cu_seqlens))
         sizes = np.bincount(self.shards, [len(text.encode()) for text in self.texts])
         sample_bytes, all_bytes = max(1, sizes.sum()), max(1, self.corpus.text_bytes)
-        num_shards = len(sizes)
         # The standard error of a ratio of sums (tokens over bytes) with shards as the sampled
         # units, because documents of one shard may be alike.
         residual = counts - counts.sum() / sample_bytes * sizes
         # The last factor is 0 for a sample that is the whole corpus, which leaves no error.
         unread = 1 - sample_bytes / all_bytes
-        variance = (residual**2).sum() * num_shards / max(1, num_shards - 1) * unread
+        variance = (residual**2).sum() * len(sizes) / max(1, len(sizes) - 1) * unread
         scale = all_bytes / sample_bytes
         return round(counts.sum() * scale), math.sqrt(variance) * scale, encoded
 
@@ -299,7 +298,9 @@ def _training_burst(
         memory = peak_memory_mb(accelerator.device)
         other_tasks = _measure_other_tasks(config, training, validated)
     steps = f"steps of {micro_batches} micro-batches of {micro_batch} rows on {accelerator.device}"
-    _say("training", f"{entry['tokens']:,} tokens in {steps}")
+    # How long answers become is the model's own affair, and not to be known from a burst.
+    left_out = "" if config.eval.every is None else "; left out: the benchmarks of eval.every"
+    _say("training", f"{entry['tokens']:,} tokens in {steps}{left_out}")
     figures = {
         "kept_fraction": round(entry["kept_fraction"], 4),
         "peak_memory_mb": memory,
