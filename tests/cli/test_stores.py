@@ -89,6 +89,7 @@ def test_parts_of_a_store_finish_to_the_same_bytes(tmp_path, corpus, teacher_mod
     assert status["shards_done"] == second["shards"] < status["shards"]
     assert status["seconds_left"] >= 0
     assert not status["finished"]
+    assert "not allowed with" in cli.error(*score, *parts, "--status", "--dry_run")
     other = write_corpus(tmp_path / "other.jsonl", TEXTS[::-1])
     message = cli.error(score[0], other, *score[2:], *parts, "--status")
     assert f"contains another store than scores of {other}" in message

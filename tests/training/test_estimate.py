@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from corpora import write_corpus
+from evaluation_data import write_benchmarks
 from families import TEXTS
 from runs import metrics
 from vocagno.cli.app import main
@@ -78,8 +79,7 @@ def test_an_estimate_is_near_what_a_run_takes(tmp_path, config, estimated):
         for devices in module.DEVICES:
             hours = guess[tokens] / speed / devices / 3600
             assert guess[f"{what}_hours_on_{devices}"] == pytest.approx(hours, rel=0.01)
-    again = estimated(path)  # there is nothing left to score
-    assert "teacher_tokens" not in again
+    assert "teacher_tokens" not in estimated(path)  # there is nothing left to score
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,12 @@ def test_an_estimate_is_near_what_a_run_takes(tmp_path, config, estimated):
         {"guidance": {"method": "cpt"}, "eval": {"every": 1, "data": "questions"}},
         {"train": {"sample_every": 1, "log_with": ["tensorboard"], "steps": 1}},
     ],
-    ids=["live", "cpt", "extras"],
 )
-def test_other_runs_are_estimated_without_scoring_or_traces(tmp_path, config, estimated, sections):
+def test_other_runs_are_estimated_without_scoring_or_traces(
+    tmp_path, config, estimated, sections, monkeypatch
+):
+    write_benchmarks(tmp_path / "questions")
+    monkeypatch.chdir(tmp_path)
     guess = estimated(config(**sections))
     assert guess["training_tokens_per_second"] > 10
     assert ("teacher_tokens" in guess) == ("train" in sections)
@@ -134,9 +137,8 @@ def test_a_mixture_is_the_sum_of_its_corpora(tmp_path, config, estimated):
 
 
 def test_an_estimate_is_of_one_process(config, commands, capsys):
-    several = SimpleNamespace(num_processes=2)
     with pytest.raises(ConfigError, match="--dry_run: start one process"):
-        module.estimate_run(parse(["--config", str(config())]), several)
+        module.estimate_run(parse(["--config", str(config())]), SimpleNamespace(num_processes=2))
     assert main([*commands, "--dry_run", "--teacher.tensor_parallel", "true"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: --dry_run: measures one process, and teacher.tensor_parallel")

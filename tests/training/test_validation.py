@@ -180,6 +180,7 @@ def test_two_processes_ask_every_item_once(layouts, wrapper):
         ({"every": 2, "data": "nowhere"}, "no such"),
     ],
 )
-def test_contradictory_options_of_evaluations_are_refused(config, capsys, options, message):
+def test_wrong_evaluations_are_refused(tmp_path, config, capsys, options, message):
     assert train_here(config("bad", **options)) == 2
     assert message in capsys.readouterr().err
+    assert not (tmp_path / "cache").exists()  # before anything is scored

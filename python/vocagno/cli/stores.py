@@ -44,10 +44,11 @@ def add_score(parser: Any) -> None:
         metavar="I/N",
         help="Score only part I of N, without locks. After all parts, run `vocagno scores finish`.",
     )
-    parser.add_argument(
+    without_scoring = parser.add_mutually_exclusive_group()
+    without_scoring.add_argument(
         "--status", action="store_true", help="Show how far the store is, and score nothing."
     )
-    parser.add_argument(
+    without_scoring.add_argument(
         "--dry_run",
         action="store_true",
         help="Estimate tokens, bytes and hours from a sample and a short burst, and write nothing.",

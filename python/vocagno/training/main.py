@@ -37,6 +37,7 @@ from vocagno.training.configuration import (
     run_identity,
 )
 from vocagno.training.monitoring import check_trackers
+from vocagno.training.validation import check_benchmarks
 
 # The numbers of options of glibc's `mallopt` (malloc.h), and their values.
 _MALLOPT = (
@@ -195,7 +196,8 @@ def start(config: Config) -> accelerate.Accelerator:
     """The accelerator of a run, after checking that the processes have found each other.
 
     Raises: ConfigError for what this launch cannot run, before anything is scored: the method, the
-        batch, the precision, the trackers, the kind of processes.
+        batch, the precision, the trackers, the kind of processes; InputError for benchmarks that
+        cannot be read.
     """
     method_of(config.guidance)
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -207,6 +209,7 @@ def start(config: Config) -> accelerate.Accelerator:
     )
     _check_precision(config)
     check_trackers(config.train.log_with)
+    check_benchmarks(config.eval)
     timeout = InitProcessGroupKwargs(timeout=timedelta(seconds=config.train.collective_timeout))
     # Gradients are views of the buckets that DDP sends, not copies.
     bucket_views = DistributedDataParallelKwargs(gradient_as_bucket_view=True)

@@ -16,7 +16,7 @@ import torch
 from vocagno.config.options import EvaluationConfig, TrainConfig
 from vocagno.data.rows import RowStore, RowsWithEmpty
 from vocagno.errors import ConfigError
-from vocagno.evaluation.benchmarks import find_benchmark
+from vocagno.evaluation.benchmarks import find_benchmark, read_examples, read_items
 from vocagno.evaluation.judge import Judge
 from vocagno.evaluation.running import Graded, Task, generate_answers, prepare_tasks, write_verdicts
 from vocagno.evaluation.summary import METRICS, by_metric
@@ -91,6 +91,19 @@ def _evaluation_mode(student: Any) -> Iterator[None]:
             student.train()
 
 
+def check_benchmarks(options: EvaluationConfig) -> None:
+    """Reads the benchmarks of a run, if it has any: a mistake is found before hours of scoring.
+
+    Raises: InputError for a benchmark that is not known or cannot be read, and if the judge of the
+        answers lacks a library.
+    """
+    if options.every is not None and options.data is not None:
+        Judge()
+        for benchmark in map(find_benchmark, options.tasks):
+            read_examples(benchmark, Path(options.data))
+            read_items(benchmark, Path(options.data))
+
+
 @dataclass(eq=False)
 class Evaluation:
     """Runs the benchmarks of `eval` on a student in training."""
@@ -114,7 +127,6 @@ class Evaluation:
         if plugin is not None and plugin.zero_stage == 3:
             raise ConfigError("eval.every: not under DeepSpeed's ZeRO 3; use its stage 2, or FSDP2")
         assert options.data is not None
-        Judge()  # what it needs and lacks is said now, not after hours
         with _evaluation_mode(self.model):  # lm-eval switches dropout off in a model that it gets
             lm = self._lm(self.model)
         benchmarks = map(find_benchmark, dict.fromkeys(options.tasks))
