@@ -21,11 +21,11 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of code of python/vocagno": 21_760,
-    "modules of python/vocagno": 139,
+    "lines of code of python/vocagno": 21_770,
+    "modules of python/vocagno": 143,
     "lines of code of research": 2_320,
     "lines of code of tests": 27_605,
-    "lines of code of benches": 4_660,
+    "lines of code of benches": 4_665,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,

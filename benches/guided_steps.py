@@ -35,8 +35,8 @@ from vocagno.models.head import head_of, hidden_states
 from vocagno.models.loading import local_device
 from vocagno.models.losses import IGNORED
 from vocagno.teacher.candidates import ScoredWindow, codes_of
-from vocagno.teacher.configured import Teacher, score_corpus
 from vocagno.teacher.score_store import KIND, MatchedScores, ScoreStore
+from vocagno.teacher.scoring import Teacher, score_corpus
 from vocagno.teacher.windows import TextReader
 from vocagno.tokens.buckets import buckets
 from vocagno.tokens.student_tokenizer import student_tokenizer

@@ -27,9 +27,10 @@ from vocagno.data.prepare import prepare_rows, prepare_texts
 from vocagno.data.rows import RowStore
 from vocagno.guidance.collator import Collator
 from vocagno.models.loading import local_device
-from vocagno.teacher.configured import ConfiguredTeacher, load_scorer
+from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.live import LivePieces, TextTeacher
 from vocagno.teacher.score_store import MatchedScores
+from vocagno.teacher.transformers_engine import load_scorer
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 LENGTHS = (256, 512, 1024, 2048)

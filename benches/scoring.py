@@ -40,10 +40,11 @@ from vocagno.data.corpus import read_batches, text_hash
 from vocagno.models.head import chunks
 from vocagno.models.loading import load_teacher, local_device
 from vocagno.system.progress import peak_megabytes
-from vocagno.teacher.candidates import Candidates, frames_of
-from vocagno.teacher.configured import Teacher
+from vocagno.teacher.candidate_frames import frames_of
+from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.score_store import DocumentScores, write_scores
 from vocagno.teacher.scorer import TransformersScorer
+from vocagno.teacher.scoring import Teacher
 from vocagno.teacher.windows import TextReader, Window, cuts
 
 SHAPES = {

@@ -26,8 +26,8 @@ from research.study_text import NoisyText, read_noise
 from vocagno.data.corpus import scan, text_hash
 from vocagno.data.store.building import Advance
 from vocagno.system.files import digest
-from vocagno.teacher.configured import Teacher, score_corpus
 from vocagno.teacher.score_store import DocumentScores
+from vocagno.teacher.scoring import Teacher, score_corpus
 
 KEPT, DROPPED = 0.0, 1000.0
 """Nats; both are exact in float16."""

@@ -18,7 +18,7 @@ import numpy as np
 
 import vocagno
 from vocagno import TokenSpans
-from vocagno.teacher.configured import Teacher
+from vocagno.teacher.scoring import Teacher
 from vocagno.teacher.windows import TextReader
 from vocagno.training.main import main as train
 

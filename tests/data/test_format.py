@@ -20,7 +20,7 @@ from vocagno.data.store.building import finish_store
 from vocagno.data.store.format import Manifest, entry_of
 from vocagno.data.store.shards import Shard, StoreError, write_shard
 from vocagno.system.files import write_json
-from vocagno.teacher import candidates as candidates_module
+from vocagno.teacher import candidate_frames
 from vocagno.teacher import score_store as scores_module
 from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.score_store import (
@@ -153,7 +153,7 @@ def test_what_is_not_as_its_inputs_say_is_not_written(tmp_path):
 def test_a_piece_of_a_long_document_aligns_as_the_whole_does(tmp_path, monkeypatch, kind):
     """And has the candidates of its tokens, from some of 40 frames."""
     monkeypatch.setattr(scores_module, "_SHORT_DOCUMENT", 4)
-    monkeypatch.setattr(candidates_module, "BLOCK_TOKENS", 10)
+    monkeypatch.setattr(candidate_frames, "BLOCK_TOKENS", 10)
     rng = np.random.default_rng(0)
     ends = np.cumsum(rng.integers(1, 6, 400))
     spans = np.stack([np.append(0, ends[:-1]), ends], 1).astype(np.int32)

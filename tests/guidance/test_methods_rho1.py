@@ -17,8 +17,8 @@ from vocagno.config.options import DataConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.guidance.collator import Collator
 from vocagno.guidance.pieces import SameRows
-from vocagno.teacher.configured import load_scorer
 from vocagno.teacher.live import RowTeacher
+from vocagno.teacher.transformers_engine import load_scorer
 
 
 @pytest.mark.slow

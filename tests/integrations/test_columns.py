@@ -28,8 +28,9 @@ from vocagno.guidance.collator import Collator
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.integrations.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
 from vocagno.integrations.transformers_trainer import DataCollatorWithTeacherLoss
-from vocagno.teacher.configured import ConfiguredTeacher, Teacher
+from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.score_store import ScoreStore
+from vocagno.teacher.scoring import Teacher
 from vocagno.teacher.windows import TextReader
 from vocagno.tokens.token_spans import TokenSpans
 

@@ -25,8 +25,9 @@ from vocagno.integrations import scoring_server as module
 from vocagno.integrations.scoring_server import TOLERANCE, ServerEngine, ServerError, ServerScorer
 from vocagno.system.shared_work import LOCKS
 from vocagno.teacher.candidates import NONE
-from vocagno.teacher.configured import ConfiguredTeacher, load_scorer
+from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.score_store import ScoreStore
+from vocagno.teacher.transformers_engine import load_scorer
 from vocagno.teacher.windows import TextReader, Window
 from vocagno.tokens.token_spans import TokenSpans
 

@@ -20,8 +20,8 @@ from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import ConfigError
 from vocagno.integrations import vllm_engine
 from vocagno.integrations.vllm_engine import VllmEngine, VllmError
-from vocagno.teacher.configured import load_scorer
 from vocagno.teacher.score_store import ScoreStore
+from vocagno.teacher.transformers_engine import load_scorer
 from vocagno.teacher.windows import Window
 
 CPU = torch.device("cpu")

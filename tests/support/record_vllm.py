@@ -20,7 +20,7 @@ from vllm_server import PYTHON, VllmServer, save_teacher
 from vocagno import TokenSpans
 from vocagno.config.teacher import TeacherConfig
 from vocagno.integrations.scoring_server import ServerError, ServerScorer
-from vocagno.teacher.configured import load_scorer
+from vocagno.teacher.transformers_engine import load_scorer
 from vocagno.teacher.windows import Window
 
 PATH = Path(__file__).with_name("vllm_answers.json")

@@ -6,21 +6,17 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from vocagno.errors import InputError
-from vocagno.teacher import candidates as module
+from vocagno.teacher import candidate_frames, candidates
+from vocagno.teacher.candidate_frames import candidates_in, decode, encode, frames_of
 from vocagno.teacher.candidates import (
     NONE,
     Candidates,
-    candidates_in,
     code_candidates,
     codes_of,
-    decode,
     device_codes_of,
-    encode,
-    frames_of,
-    most_likely,
     probabilities_of,
-    sample_,
 )
+from vocagno.teacher.sampling import most_likely, sample_
 
 
 def drawn(num_tokens, count, num_ids, seed=0, missing=0.2):
@@ -63,19 +59,19 @@ def test_an_id_out_of_range_or_without_a_code_is_not_encoded(change):
 
 
 def test_a_part_decodes_the_frames_that_it_needs(monkeypatch):
-    monkeypatch.setattr(module, "BLOCK_TOKENS", 10)
+    monkeypatch.setattr(candidate_frames, "BLOCK_TOKENS", 10)
     given = drawn(35, 3, 70_000)
     frames = frames_of(given)
     assert len(frames) == 4
     joined = np.frombuffer(b"".join(frames), np.uint8)
     sizes = np.array(list(map(len, frames)), np.int32)
-    sizes_read, decode_ = [], module.decode
+    sizes_read, decode_ = [], candidate_frames.decode
 
     def noted(data, num_tokens, count):
         sizes_read.append(num_tokens)
         return decode_(data, num_tokens, count)
 
-    monkeypatch.setattr(module, "decode", noted)
+    monkeypatch.setattr(candidate_frames, "decode", noted)
     for start in range(36):
         for stop in range(start, 36):
             rows = slice(start, stop)
@@ -102,7 +98,7 @@ def test_codes_are_as_near_as_the_docstring_says():
 
 def test_codes_of_a_device_are_those_of_the_host():
     """At the edges between two codes, too, and one step of float32 to each side."""
-    edges = module._BETWEEN
+    edges = candidates._BETWEEN
     near = [np.nextafter(edges, np.float32(to)) for to in (0, 99)]
     drawn_ones = np.random.default_rng(0).gamma(1, 4, 10_000).astype(np.float32)
     odd = np.array([0, -1e-7, np.inf, -np.inf, np.nan, 1e30], np.float32)

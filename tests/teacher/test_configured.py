@@ -24,9 +24,11 @@ from vocagno.models.batching import boundaries, keeps_apart
 from vocagno.models.head import UnsupportedModelError, language_head
 from vocagno.models.loading import load_teacher, local_device
 from vocagno.teacher import scorer
-from vocagno.teacher.candidates import NONE, ScoredWindow, codes_of, most_likely, sample_
-from vocagno.teacher.configured import ConfiguredTeacher, ScorerError, Teacher, score_corpus
+from vocagno.teacher.candidates import NONE, ScoredWindow, codes_of
+from vocagno.teacher.configured import ConfiguredTeacher
+from vocagno.teacher.sampling import most_likely, sample_
 from vocagno.teacher.score_store import ScoreStore
+from vocagno.teacher.scoring import ScorerError, Teacher, score_corpus
 from vocagno.teacher.windows import TextReader, cuts
 
 CPU = torch.device("cpu")
@@ -547,7 +549,7 @@ class Forgetful:
 def test_a_context_longer_than_the_teacher_has_learnt_is_named(
     teacher_model, capsys, monkeypatch, late, is_named
 ):
-    monkeypatch.setattr("vocagno.teacher.configured._MIN_QUARTER_TOKENS", 32)
+    monkeypatch.setattr("vocagno.teacher.scoring._MIN_QUARTER_TOKENS", 32)
     reader = TextReader(TokenSpans(teacher_model), (), context=64, min_context=16)
     teacher = Teacher(Forgetful(late), reader)
     for _ in range(2):

@@ -23,7 +23,7 @@ from vocagno.data.prepare import prepare_rows
 from vocagno.data.rows import RowsShard
 from vocagno.data.store.building import make_store
 from vocagno.guidance.collator import Collator
-from vocagno.teacher.configured import ConfiguredTeacher, write_scored
+from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.score_store import (
     SCORES,
     DocumentScores,
@@ -31,6 +31,7 @@ from vocagno.teacher.score_store import (
     ScoresOfTexts,
     ScoreStore,
 )
+from vocagno.teacher.scoring import write_scored
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 

@@ -502,16 +502,16 @@ def test_prompts_are_read_and_not_learnt(tmp_path, config, corpus):
 
 def test_a_teacher_that_covers_too_little_stops_the_run(tmp_path, config, monkeypatch, capsys):
     """Zero-width offsets on real tokens would turn guidance into naive training, unnoticed."""
-    from vocagno.teacher import configured
+    from vocagno.teacher import scoring
 
-    original = configured._document_scores
+    original = scoring._document_scores
 
     def collapsed(spans, *losses):
         spans = spans.copy()
         spans[len(spans) // 2 :, 1] = spans[len(spans) // 2 :, 0]
         return original(spans, *losses)
 
-    monkeypatch.setattr(configured, "_document_scores", collapsed)
+    monkeypatch.setattr(scoring, "_document_scores", collapsed)
     error = refused(config(), capsys)
     assert "of the tokens map to the teacher" in error
     assert "truncated" in error

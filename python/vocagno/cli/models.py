@@ -143,8 +143,8 @@ def _measure(model: Any, spans: "TokenSpans", texts: list[str], suffix: str) -> 
     """Measures bytes a token and nats a byte, over the tokens that have a loss."""
     import numpy as np
 
-    from vocagno.teacher.configured import Teacher
     from vocagno.teacher.scorer import TransformersScorer
+    from vocagno.teacher.scoring import Teacher
     from vocagno.teacher.windows import TextReader
 
     context = min(_CONTEXT, getattr(model.config, "max_position_embeddings", _CONTEXT))

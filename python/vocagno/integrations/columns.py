@@ -42,8 +42,8 @@ from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.integrations.conversations import Conversation, conversation, learnt_tokens
 from vocagno.teacher.candidates import Candidates
-from vocagno.teacher.configured import Teacher
 from vocagno.teacher.score_store import NOT_SCORED, DocumentScores, ScoresOfTexts, ScoreStore
+from vocagno.teacher.scoring import Teacher
 from vocagno.tokens.student_tokenizer import eos_warning
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 

@@ -39,8 +39,9 @@ from vocagno.integrations.filtering import FilterRule, NoiseFilter
 from vocagno.models.loading import local_device
 from vocagno.system.addresses import Address, path_of
 from vocagno.system.files import write_json
-from vocagno.teacher.configured import ConfiguredTeacher, Teacher, write_scored
+from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.score_store import SCORES, ScoreStore
+from vocagno.teacher.scoring import Teacher, write_scored
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 if TYPE_CHECKING:

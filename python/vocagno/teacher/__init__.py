@@ -12,8 +12,8 @@ from vocagno.system import lazy_names
 
 if TYPE_CHECKING:
     from vocagno.teacher.candidates import Candidates
-    from vocagno.teacher.configured import Teacher, score_corpus
     from vocagno.teacher.score_store import MatchedScores, ScoreStore
+    from vocagno.teacher.scoring import Teacher, score_corpus
     from vocagno.teacher.windows import TextReader
 
 __all__ = ["Candidates", "MatchedScores", "ScoreStore", "Teacher", "TextReader", "score_corpus"]
@@ -23,7 +23,7 @@ __getattr__: Callable[[str], Any] = lazy_names(
     {
         "vocagno.teacher.candidates": "Candidates",
         "vocagno.teacher.score_store": "MatchedScores ScoreStore",
-        "vocagno.teacher.configured": "Teacher score_corpus",
+        "vocagno.teacher.scoring": "Teacher score_corpus",
         "vocagno.teacher.windows": "TextReader",
     },
 )

@@ -1,7 +1,9 @@
 """Candidates: the ids that a teacher finds likely at each of its tokens, with their probabilities
-in 8 bits each, and their encoding in a store.
+in 8 bits each.
 
-M: teacher tokens, K: candidates of a token, C: tokens of a chunk, V: vocabulary, J: blocks.
+`teacher/sampling.py` finds them in a model's logits, `teacher/candidate_frames.py` stores them.
+
+M: teacher tokens, K: candidates of a token, W: ids that an engine gives for a token.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +12,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from vocagno.config.teacher import MOST_CANDIDATES
@@ -25,18 +26,10 @@ RANGE = 16.0
 """In nats: a candidate that is less likely than exp(-16) counts as one of that probability."""
 NONE = 255
 """The code of a place without a candidate."""
-BLOCK_TOKENS = 8_192
-"""Tokens of an encoded frame: a piece of a long document decodes only the frames it needs."""
-CANDIDATE_BYTES = 2.0
-"""Approximate stored size of one candidate (SmolLM2-135M, 16 candidates of each token)."""
-_MAX_IDS = 1 << 24
+MAX_IDS = 1 << 24
 """A vocabulary may have this many ids: a stored id takes at most three bytes."""
 _STEPS = 254
 """The largest code of a log-probability; it stands for `RANGE`."""
-_BLOCK = 64
-"""Ids of a block, in which the search for the largest logits is divided."""
-_WIDE, _WITH_ENTROPY = 1, 2
-"""Flags of a frame."""
 _MIN_SAMPLED_SUM = 0.5
 """Sampled candidates of a token sum to at least this: codes take off 7 %, and ids that only pad the
 head of the model have the rest. A row below it is no distribution and stays as it is."""
@@ -144,11 +137,11 @@ class Candidates:
             if not np.issubdtype(column.dtype, np.integer):
                 raise error(f"gives {name} of type {column.dtype}; expected integers")
             if column.size and not (
-                smallest <= column.min() <= column.max() < min(num_ids, _MAX_IDS)
+                smallest <= column.min() <= column.max() < min(num_ids, MAX_IDS)
             ):
                 raise error(
                     f"gives {name} from {column.min()} to {column.max()}; expected ids from "
-                    f"{smallest} to {min(num_ids, _MAX_IDS) - 1:,}"
+                    f"{smallest} to {min(num_ids, MAX_IDS) - 1:,}"
                 )
         if ((ids < 0) & (log_p > -np.inf)).any():
             raise error("gives the id -1 with a probability; expected minus infinity there")
@@ -248,123 +241,6 @@ def _tables(device: "torch.device") -> tuple["Tensor", "Tensor", "Tensor"]:
     return probabilities.to(device), between.to(device), entropies.to(device)
 
 
-def most_likely(logits_CV: "Tensor", count: int) -> tuple["Tensor", "Tensor"]:
-    """Finds the largest logits of each token: (C, K) logits, in order, and (C, K) ids (int32).
-
-    Of equal logits the smaller id comes first. If the vocabulary has fewer than K ids, minus
-    infinity and -1 follow. The K largest are in the K blocks of 64 ids with the largest maxima, so
-    the other blocks are read only once.
-    `torch.topk` over whole rows takes ten times as long (49,152 ids, K = 16, a CPU).
-    """
-    import torch
-
-    num_ids = logits_CV.shape[1]
-    end = num_ids - num_ids % _BLOCK  # of the last full block
-    shape = len(logits_CV), end // _BLOCK, _BLOCK
-    maxima = [logits_CV[:, :end].view(shape).amax(2)]
-    if end < num_ids:
-        maxima.append(logits_CV[:, end:].amax(1, keepdim=True))
-    maxima_CJ = torch.cat(maxima, 1)
-    blocks_CJ = _keys(maxima_CJ, torch.arange(maxima_CJ.shape[1], device=logits_CV.device))
-    best_CJ = _index_of(blocks_CJ.topk(min(count, maxima_CJ.shape[1]), 1).values)
-    ids = (best_CJ[..., None] * _BLOCK + torch.arange(_BLOCK, device=logits_CV.device)).flatten(1)
-    keys = _keys(logits_CV.gather(1, ids.clamp_max(num_ids - 1)), ids)
-    # The last block may have ids beyond the vocabulary: they come after all others.
-    keys.masked_fill_(ids >= num_ids, torch.iinfo(torch.int64).min)
-    ids_CK = _index_of(keys.topk(min(count, num_ids), 1).values)
-    missing = (0, count - ids_CK.shape[1])
-    largest_CK = torch.nn.functional.pad(logits_CV.gather(1, ids_CK), missing, value=-torch.inf)
-    return largest_CK, torch.nn.functional.pad(ids_CK.int(), missing, value=-1)
-
-
-def sample_(
-    exponentials_CV: "Tensor",
-    top_C1: "Tensor",
-    likeliest: tuple["Tensor", "Tensor"],
-    uniform_C: "Tensor",
-) -> tuple["Tensor", "Tensor"]:
-    """Samples K ids of each token so that the probability of any id is right on average, with the
-    least variance.
-
-    Source: Fearnhead and Clifford 2003. Ids with at least a threshold's mass are always kept. Each
-    other id is drawn with the probability mass / threshold, and then stands for the threshold. The
-    threshold is the one with which K ids are kept. The draw is systematic: it takes equal steps in
-    the cumulated mass of the other ids, which is searched block by block.
-
-    Args:
-        exponentials_CV: of the logits after `top_C1` was subtracted; they are overwritten.
-        likeliest: the result of `most_likely` for the logits.
-        uniform_C: random numbers in [0, 1).
-    Returns: (C, K) the mass that each id stands for, as a logit, and (C, K) the ids (int32); minus
-        infinity and -1 where fewer than K ids have any mass.
-    """
-    import torch
-
-    (num_rows, num_ids), (logits_CK, likeliest_CK) = exponentials_CV.shape, likeliest
-    places_CK = likeliest_CK.clamp_min(0).long()
-    # Padding copies, which takes as long as all else here, so full blocks do without it.
-    others_CV = exponentials_CV
-    if num_ids % _BLOCK:
-        others_CV = torch.nn.functional.pad(exponentials_CV, (0, -num_ids % _BLOCK))
-    others_CV.scatter_(1, places_CK, 0.0)
-    mass_CK = (logits_CK - top_C1).exp()
-    sums_CJ = (blocks_CJB := others_CV.view(num_rows, -1, _BLOCK)).sum(2)
-    # The mass that is left from each of the likeliest ids on. An id is sure if it has at least an
-    # equal share of it, and all before it are sure, too.
-    rest_CK = sums_CJ.sum(1, keepdim=True) + mass_CK.flip(1).cumsum(1).flip(1)
-    steps_K = torch.arange(logits_CK.shape[1], device=exponentials_CV.device)
-    is_sure_CK = ((mass_CK > 0) & (mass_CK * (steps_K.flip(0) + 1) >= rest_CK)).cumprod(1).bool()
-    unsure_CK = mass_CK.masked_fill(is_sure_CK, 0.0)
-    others_CV.scatter_(1, places_CK, unsure_CK)
-    # Adds the unsure ids to their blocks' sums. `scatter_add_` would add in any order on a GPU, so
-    # that another run would draw other ids.
-    home_CK = places_CK // _BLOCK
-    added_CK = ((home_CK[:, :, None] == home_CK[:, None, :]) * unsure_CK[:, None, :]).sum(2)
-    sums_CJ = sums_CJ.scatter(1, home_CK, sums_CJ.gather(1, home_CK) + added_CK).cumsum(1)
-    threshold_C1 = sums_CJ[:, -1:] / (~is_sure_CK).sum(1, keepdim=True).clamp_min(1)
-    steps_CK = (steps_K - is_sure_CK.sum(1, keepdim=True)).clamp_min(0)
-    points_CK = (uniform_C[:, None] + steps_CK) * threshold_C1
-    block_CK = _first_beyond(sums_CJ, points_CK)
-    inside_CKB = blocks_CJB.gather(1, block_CK[..., None].expand(-1, -1, _BLOCK)).cumsum(2)
-    before_CK = torch.where(block_CK > 0, sums_CJ.gather(1, (block_CK - 1).clamp_min(0)), 0.0)
-    place_CK = _first_beyond(inside_CKB, (points_CK - before_CK)[..., None])[..., 0]
-    drawn_CK = block_CK * _BLOCK + place_CK
-    is_drawn_CK = ~is_sure_CK & (others_CV.gather(1, drawn_CK) > 0)
-    threshold_CK = (threshold_C1.log() + top_C1).where(is_drawn_CK, -torch.inf)
-    ids_CK = drawn_CK.int().where(is_drawn_CK, -1)
-    return logits_CK.where(is_sure_CK, threshold_CK), likeliest_CK.where(is_sure_CK, ids_CK)
-
-
-def _first_beyond(sums: "Tensor", points: "Tensor") -> "Tensor":
-    """Finds, along the last dimension, the first place whose cumulated sum exceeds each point.
-
-    Rounding may put a point behind all mass; the result is then the last place with any. If sums
-    are NaN, the result is any place.
-    """
-    import torch
-
-    last = torch.searchsorted(sums, sums[..., -1:].contiguous()).clamp_max(sums.shape[-1] - 1)
-    return torch.searchsorted(sums, points, right=True).minimum(last)
-
-
-_INDEX = (1 << 32) - 1
-"""The bits of a key that hold an index."""
-
-
-def _keys(values: "Tensor", index: "Tensor") -> "Tensor":
-    """Makes int64 keys in the order of float32 values, and of falling indices among equal values,
-    because `topk` may return equal values in any order."""
-    import torch
-
-    bits = (values + 0.0).view(torch.int32)  # no negative zero
-    return bits.where(bits >= 0, bits ^ 0x7FFFFFFF).long() << 32 | (_INDEX - index)
-
-
-def _index_of(keys: "Tensor") -> "Tensor":
-    """The indices that `_keys` put into keys."""
-    return _INDEX - (keys & _INDEX)
-
-
 def code_candidates(
     ids: NDArray[np.int64],
     log_p: NDArray[np.float64],
@@ -381,8 +257,8 @@ def code_candidates(
             candidates.
         error: makes the exception if the ids or log-probabilities are not those of a distribution.
     """
-    if ids.size and ids.max() >= _MAX_IDS:
-        raise error(f"gives a candidate {ids.max()}; expected ids below {_MAX_IDS:,}")
+    if ids.size and ids.max() >= MAX_IDS:
+        raise error(f"gives a candidate {ids.max()}; expected ids below {MAX_IDS:,}")
     ids, log_p, is_first = _sort_by_id(ids, log_p, error)
     expected = count if num_ids is None else min(count, num_ids)
     if (is_first.sum(1) < expected).any():
@@ -426,84 +302,3 @@ def _in_order(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Both arrays with their columns in the order that is given for each row."""
     return np.take_along_axis(ids, order, 1), np.take_along_axis(log_p, order, 1)
-
-
-def encode(candidates: Candidates) -> bytes:
-    """Encodes candidates as a byte of flags and a zstd frame.
-
-    Flags: 1: ids need more than 16 bits; 2: there are entropies. The frame holds the low 16 bits of
-    the ids, and their high bits if flag 1 is set; the codes as differences along K, candidate by
-    candidate; the real tokens, encoded like the ids; and the entropies.
-
-    Raises: ValueError for an id of more than 24 bits, or one without a code.
-    """
-    ids, codes = candidates.ids, candidates.codes
-    columns = [np.where(codes == NONE, 0, ids), candidates.tokens]
-    if (
-        any(((column < 0) | (column >= _MAX_IDS)).any() for column in columns)
-        or (ids[codes == NONE] >= 0).any()
-    ):
-        raise ValueError("candidates: an id is out of range, or has no code")
-    is_wide = any((column >= 1 << 16).any() for column in columns)
-    coded_ids, coded_tokens = (
-        column.astype("<u2").tobytes() + (column >> 16).astype(np.uint8).tobytes() * is_wide
-        for column in columns
-    )
-    # Likeliest first, codes ascend along K: their differences are small numbers, which zstd packs
-    # well.
-    differences = np.diff(codes, axis=1, prepend=np.uint8(0))
-    entropy = b"" if candidates.entropy is None else candidates.entropy.tobytes()
-    content = coded_ids + differences.T.tobytes() + coded_tokens + entropy
-    frame: bytes = _codec().compress(content, asbytes=True)
-    return bytes([is_wide * _WIDE | bool(entropy) * _WITH_ENTROPY]) + frame
-
-
-def decode(data: bytes | NDArray[np.uint8], num_tokens: int, count: int) -> Candidates:
-    """Decodes what `encode` made of M tokens with K candidates."""
-    is_wide, has_entropy = bool(data[0] & _WIDE), bool(data[0] & _WITH_ENTROPY)
-    size, width = num_tokens * count, 3 if is_wide else 2
-    length = width * (size + num_tokens) + size + has_entropy * num_tokens
-    content = _codec().decompress(pa.py_buffer(data)[1:], length, asbytes=True)
-
-    def read_ids(start: int, size: int) -> NDArray[np.int32]:
-        ids = np.frombuffer(content, "<u2", size, start).astype(np.int32)
-        if is_wide:
-            ids |= np.frombuffer(content, np.uint8, size, start + 2 * size).astype(np.int32) << 16
-        return ids
-
-    differences = np.frombuffer(content, np.uint8, size, width * size).reshape(count, num_tokens)
-    codes = np.ascontiguousarray(np.cumsum(differences, 0, np.uint8).T)
-    ids = np.where(codes == NONE, -1, read_ids(0, size).reshape(num_tokens, count))
-    tokens = read_ids(width * size + size, num_tokens)
-    entropy = None
-    if has_entropy:
-        entropy = np.frombuffer(content, np.uint8, num_tokens, length - num_tokens).copy()
-    # Whether the ids were sampled is the same in all of a store, so its manifest says it, and no
-    # frame.
-    return Candidates(tokens, ids.astype(np.int32), codes, entropy=entropy)
-
-
-@cache
-def _codec() -> pa.Codec:
-    return pa.Codec("zstd", compression_level=9)
-
-
-def frames_of(candidates: Candidates) -> list[bytes]:
-    """A document's candidates, encoded in frames of 8,192 tokens."""
-    starts = range(0, len(candidates.tokens), BLOCK_TOKENS)
-    return [encode(candidates[start : start + BLOCK_TOKENS]) for start in starts]
-
-
-def candidates_in(
-    data: NDArray[np.uint8], sizes: NDArray[np.int32], num_tokens: int, count: int, rows: slice
-) -> Candidates:
-    """Decodes the candidates of some tokens of a document from its concatenated frames.
-    Args: sizes: bytes of each frame. num_tokens, count: M and K of the document."""
-    ends = np.cumsum(sizes, dtype=np.int64)
-    first, stop = rows.start // BLOCK_TOKENS, -(-rows.stop // BLOCK_TOKENS)
-    parts = [Candidates.none(0, count)]
-    for number in range(first, stop if rows.start < rows.stop else first):
-        size = min(BLOCK_TOKENS, num_tokens - number * BLOCK_TOKENS)
-        parts.append(decode(data[ends[number] - sizes[number] : ends[number]], size, count))
-    start = rows.start - first * BLOCK_TOKENS
-    return Candidates.concatenate(parts)[start : start + rows.stop - rows.start]

@@ -32,7 +32,8 @@ from vocagno.data.store.shards import (
     write_shard,
 )
 from vocagno.system.addresses import path_of
-from vocagno.teacher.candidates import BLOCK_TOKENS, Candidates, candidates_in, frames_of
+from vocagno.teacher.candidate_frames import BLOCK_TOKENS, candidates_in, frames_of
+from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.windows import ROUNDING
 
 _SHORT_DOCUMENT = BLOCK_TOKENS

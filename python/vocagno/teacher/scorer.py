@@ -38,7 +38,8 @@ from vocagno.models.losses import (
     logits_of_chunks,
     losses_and_entropies_,
 )
-from vocagno.teacher.candidates import NONE, ScoredWindow, device_codes_of, most_likely, sample_
+from vocagno.teacher.candidates import NONE, ScoredWindow, device_codes_of
+from vocagno.teacher.sampling import most_likely, sample_
 from vocagno.teacher.windows import Window, windows_to_score
 
 

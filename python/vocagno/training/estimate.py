@@ -21,9 +21,10 @@ from vocagno.data.store.format import MANIFEST
 from vocagno.errors import require
 from vocagno.models.loading import tokenizer_of_student
 from vocagno.system.progress import peak_megabytes
-from vocagno.teacher.candidates import CANDIDATE_BYTES
-from vocagno.teacher.configured import ConfiguredTeacher, Teacher
+from vocagno.teacher.candidate_frames import CANDIDATE_BYTES
+from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.score_store import DocumentScores, write_scores
+from vocagno.teacher.scoring import Teacher
 from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
 from vocagno.training.inputs import bucket_tables, further_teachers, resolve

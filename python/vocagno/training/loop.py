@@ -33,8 +33,8 @@ from vocagno.models.throughput import model_flops, peak_flops
 from vocagno.system.collectives import HostSum, broadcast
 from vocagno.system.progress import Progress
 from vocagno.system.signals import StopRequest
-from vocagno.teacher.configured import load_scorer
 from vocagno.teacher.live import LivePieces, LiveTeacher, RowTeacher, TextTeacher
+from vocagno.teacher.transformers_engine import load_scorer
 from vocagno.training.checkpoint import (
     Checkpoints,
     MetricsLog,
