@@ -47,4 +47,16 @@ for pair in "${@:2}"; do
   python -m research.study configs/study/healing.yaml --out "$folder" "${methods[@]}" --set "data.train=$text" "student.model=$student" \
     "student.eos=$eos" \
     "data.validation={mathematics: $out/valid-test.jsonl, other: $out/other.jsonl}"
+  # Losses are in nats a token; this makes them nats a byte, which compare across vocabularies.
+  python - "$student" "$out" > "$folder/tokens_per_byte.json" <<'END'
+import json, sys
+from pathlib import Path
+from vocagno import TokenSpans
+spans, out, ratios = TokenSpans(Path(sys.argv[1]) / "tokenizer.json"), Path(sys.argv[2]), {}
+for name, file in {"mathematics": "valid-test.jsonl", "other": "other.jsonl"}.items():
+    texts = [json.loads(line)["text"] for line in (out / file).read_text().splitlines()]
+    tokens = len(spans.encode(texts).ids) + len(texts)  # with an EOS for each document
+    ratios[name] = round(tokens / sum(len(text.encode()) for text in texts), 4)
+print(json.dumps(ratios))
+END
 done

@@ -219,15 +219,16 @@ def test_the_table_of_real_models_follows_from_its_runs(page):
 
 
 def test_the_table_of_healing_follows_from_its_runs():
-    """Tokens a byte of both texts stand in the first cell."""
+    """Losses in nats a byte, which are nats a token times the tokens a byte of the text."""
     lines = table_of("models", "healing").splitlines()[2:]
     assert len(lines) == len(HEALING)
     for line, (study, variant) in zip(lines, HEALING, strict=True):
         tokenizer, *cells = [cell.strip() for cell in line.split("|")[1:-1]]
-        rates = [float(rate) for rate in re.search(r"([\d.]+) and ([\d.]+)", tokenizer).groups()]
-        run = runs_of(f"real/{study}")[variant, "10"]
+        rates = json.loads((ROOT / f"docs/study/real/{study}/tokens_per_byte.json").read_text())
+        assert f"({rates['mathematics']:.3f} and {rates['other']:.3f})" in tokenizer
+        run, of_text = runs_of(f"real/{study}")[variant, "10"], [*rates.values()]
         columns = "start_loss", "held_out_loss", "other_start_other", "other_other"
-        nats = [float(run[column]) * rates[index // 2] for index, column in enumerate(columns)]
+        nats = [float(run[column]) * of_text[index // 2] for index, column in enumerate(columns)]
         assert cells[1:] == [f"{before:.3f}, {after:.3f}" for before, after in (nats[:2], nats[2:])]
 
 
