@@ -432,9 +432,12 @@ def test_examples_are_truncated(student, teacher, teacher_tokenizer, length):
     for examples in ({"text": DOCUMENTS}, {"messages": CHAT}):
         options = {"teacher_tokenizer": teacher_tokenizer}
         whole = TeacherLossColumns(student, teacher, RULES["paper"], **options)(examples)
-        cut = TeacherLossColumns(student, teacher, RULES["paper"], max_length=length, **options)(
-            examples
-        )
+        columns = TeacherLossColumns(student, teacher, RULES["paper"], max_length=length, **options)
+        sizes = np.array([len(ids) for ids in whole["input_ids"]])
+        lost = np.maximum(sizes - length, 0).sum() / sizes.sum()
+        words = f"max_length: {length} tokens are kept of an example, so {lost:.1%} of the tokens"
+        with pytest.warns(UserWarning, match=words):
+            cut = columns(examples)
         for name in ("input_ids", "labels", "teacher_loss"):
             for some, more in zip(cut[name], whole[name], strict=True):
                 np.testing.assert_array_equal(some, more[:length])

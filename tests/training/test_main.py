@@ -340,12 +340,20 @@ def refused(path, capsys, *arguments):
 
 def test_a_pretrained_student_trains_as_such(tmp_path, config, tokenizers, monkeypatch):
     """It is loaded for evaluation, in which nothing drops out: a run that goes on, or draws pages,
-    would part from one that does not. Checkpointing is used from the first step."""
-    pretrained = tmp_path / "pretrained"
-    size = tokenizers["llama"].get_vocab_size()
-    tiny_llama(size, attention_dropout=0.3).save_pretrained(pretrained)
+    would part from one that does not. Checkpointing is used from the first step. Generations of the
+    final model end at the EOS of its training text, and where they ended before."""
+    pretrained, final = tmp_path / "pretrained", tmp_path / "whole" / "final"
+    model = tiny_llama(tokenizers["llama"].get_vocab_size(), attention_dropout=0.3)
+    model.config.eos_token_id, model.generation_config.eos_token_id = 7, [7, 9]
+    model.save_pretrained(pretrained)
     student = {"architecture": None, "model": str(pretrained)}
     assert train(config(student=student, output=str(tmp_path / "whole"))) == 0
+    ends = [
+        json.loads((final / name).read_text())["eos_token_id"]
+        for name in ("config.json", "generation_config.json")
+    ]
+    assert ends == [eos := tokenizers["llama"].token_to_id("</s>"), [eos, 7, 9]]
+    assert len({path.stat().st_mode for path in final.iterdir()}) == 1
     recomputed, step = [], Training._step
 
     def watched(self, *given):

@@ -18,6 +18,7 @@ from pages import Balanced
 from run_folders import CONFIG, training, validation, write_run
 from runs import metrics, train_here
 from vocagno.cli.app import main
+from vocagno.errors import InputError
 from vocagno.training import report
 from vocagno.training.report import REPORT
 from vocagno.training.run_log import RunError
@@ -79,6 +80,37 @@ def test_runs_are_compared_with_the_first(tmp_path):
     assert rows(page, "Options")[1:] == [["optimizer.lr", "0.001", "0.002"]]
     assert page.count("<figure") == 6  # two losses over tokens and hours, share, speed
     assert "teacher&#x27;s coverage" not in page  # nothing was aligned
+
+
+def test_losses_on_other_text_are_not_subtracted(tmp_path):
+    """A held-out file may change under its name, and a tokenizer makes other tokens of it. A run of
+    an earlier release noted neither."""
+
+    def run(name, **facts):
+        folder = folder_of(tmp_path / name, *LOG)
+        if facts:
+            inputs = {"rows": {"text": ["t"]}, "held-out rows": {"eos": 0, **facts}}
+            (folder / "materials.json").write_text(json.dumps(inputs))
+        return folder
+
+    first = run("first", text=["a", "b"], tokenizer="x")
+    others = [
+        run("text", text=["a", "c"], tokenizer="x"),
+        run("cut", text=["a", "b"], tokenizer="y"),
+    ]
+    same = [run("same", text=["a", "b"], tokenizer="x"), run("older")]
+    page = page_of(tmp_path, first, *others, *same)
+    head, *cells = rows(page, "Runs")
+    differences = [dict(zip(head, line, strict=True))["difference"] for line in cells]
+    assert differences == ["", "", "", "+0.0000", "+0.0000"]
+    assert "<b>text</b>: its held-out text is not that of first" in page
+    assert "<b>cut</b>: it cuts the held-out text of first into other tokens or rows" in page
+    assert not re.search("<b>(same|older)</b>", page)
+    names = [line[0] for line in rows(page, "Options")[1:]]
+    assert names == ["content of rows", "content of held-out rows"]
+    (first / "materials.json").write_text("{")
+    with pytest.raises(InputError, match=r"materials\.json: damaged"):
+        report.write_report([first], tmp_path / "page.html")
 
 
 @pytest.mark.parametrize("name", ["option", "run", "steps"])

@@ -76,6 +76,7 @@ def add_teacher_loss(
         max_refused: the share of the examples that may be omitted, because the student's tokens
             cannot be placed in their text; up to ten always may, but with 0 none. Messages name
             them.
+        max_length: tokens that are kept of an example; what follows them is not trained on.
         num_proc: processes that share the work. Each gets a copy of a loaded teacher.
         batch_size: examples that the teacher and the tokenizers read together.
         student, teacher, guidance, ...: the arguments of `TeacherLossColumns`.
@@ -187,7 +188,8 @@ class TeacherLossColumns:
             teacher: a loaded teacher, or its scores of the texts that `TeacherTexts` gives.
             guidance: decides what a token is compared with; default: `GuidanceConfig()`.
             teacher_tokenizer: the `tokenizer` of `TeacherTexts`.
-            max_length: tokens that are kept of an example, at least 1; default: all.
+            max_length: tokens that are kept of an example, at least 1; default: all. What follows
+                them is not trained on, which a warning tells.
             allow_missing: True gives NaN to the tokens of an example that is not in the scores;
                 otherwise it is an error.
             targets: the buckets of both vocabularies, for `distill`.
@@ -212,6 +214,7 @@ class TeacherLossColumns:
         )
         self._texts = TeacherTexts(teacher_tokenizer)
         self._max_length = max_length
+        self._has_warned = False
         self._allow_missing = allow_missing
         self._line_ends: NDArray[np.bool_] | None = line_ends(self._spans, self.guidance)
         self._targets = targets
@@ -223,7 +226,8 @@ class TeacherLossColumns:
         """The columns of some examples."""
         read = self._of_messages if "messages" in examples else self._of_documents
         rows, scores = read(examples)
-        rows = [_truncate(row, self._max_length) for row in rows]
+        whole, rows = rows, [_truncate(row, self._max_length) for row in rows]
+        self._warn_of_lost_tokens(whole, rows)
         width = max((len(row.ids) for row in rows), default=0)
         # The rows are as wide as the longest example: `Collator` predicts all tokens of a row but
         # the first.
@@ -247,6 +251,18 @@ class TeacherLossColumns:
                     for values_T, row in zip(values_BT, rows, strict=True)
                 ]
         return columns
+
+    def _warn_of_lost_tokens(self, whole: Sequence[Row], kept: Sequence[Row]) -> None:
+        """Warns, in the first batch that has some, of tokens beyond `max_length`."""
+        tokens, left = (sum(len(row.ids) for row in rows) for rows in (whole, kept))
+        if left < tokens and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"max_length: {self._max_length} tokens are kept of an example, so "
+                f"{1 - left / tokens:.1%} of the tokens of these {len(whole):,} examples are not "
+                "trained on; cut the texts into parts, or train on rows (`vocagno prepare`)",
+                stacklevel=2,
+            )
 
     def _of_documents(self, examples: Examples) -> tuple[list[Row], list[DocumentScores]]:
         """The rows and scores of texts, or of prompts with completions."""

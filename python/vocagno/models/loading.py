@@ -335,6 +335,18 @@ def load_student(config: StudentConfig, settings: Any, vocabulary_size: int, see
         return AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
 
 
+def set_eos(model: Any, eos_id: int) -> None:
+    """Makes the token that ends documents in training the EOS of both configurations that are saved
+    with a model. Its generations end there, and where they ended before: a chat model keeps its end
+    of a turn."""
+    model.config.get_text_config().eos_token_id = eos_id
+    if model.generation_config is not None:
+        ends = model.generation_config.eos_token_id
+        others = ends if isinstance(ends, list) else [ends]
+        kept = [token_id for token_id in others if token_id not in (None, eos_id)]
+        model.generation_config.eos_token_id = [eos_id, *kept] if kept else eos_id
+
+
 def check_vocabulary(model: Any, vocabulary_size: int, section: str) -> None:
     """Rejects a tokenizer with more ids than the model has embeddings; warns of one with many
     fewer. Args: section: of the options, such as "teacher."; "" outside a configuration."""

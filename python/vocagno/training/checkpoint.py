@@ -175,8 +175,10 @@ def discard_folder(folder: Path) -> None:
 
 def publish_folder(temporary: Path, final: Path) -> None:
     """Gives a finished folder its name, after all its files have reached the disk."""
+    os.umask(umask := os.umask(0))  # the only way to read it
     for path in temporary.rglob("*"):
         if path.is_file():
+            path.chmod(0o666 & ~umask)  # safetensors keeps its files to their owner
             with path.open("rb+") as file:
                 os.fsync(file.fileno())
         else:

@@ -171,6 +171,19 @@ def keep_inputs(config: Config, inputs: "Inputs", *, write: bool) -> None:
         write_json(path, now)
 
 
+def kept_inputs(output: Path) -> dict[str, dict[str, Any]]:
+    """The facts about the inputs of the run in a folder (`Inputs.made_from`), by their names; empty
+    if the run has not noted them yet. Raises: InputError for a damaged file."""
+    path = output / _MATERIALS
+    if not path.is_file():
+        return {}
+    try:
+        inputs: dict[str, dict[str, Any]] = json.loads(path.read_bytes())
+        return {name: dict(facts) for name, facts in inputs.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: damaged ({error}); take it from a copy of the run") from error
+
+
 def run_identity(output: Path) -> str:
     """A hash of what a run was begun with: the options that may not change, and its inputs.
 

@@ -27,6 +27,7 @@ from vocagno.models.loading import (
     compile_layers,
     graphs_stay_whole,
     load_student,
+    set_eos,
     transformers_tokenizer,
 )
 from vocagno.models.throughput import model_flops, peak_flops
@@ -140,6 +141,7 @@ class Training:
         inputs, config, train = self.inputs, self.config, self.train
         size = inputs.tokenizer.spans.vocabulary_size
         model = load_student(config.student, inputs.settings, size, train.seed)
+        set_eos(model, inputs.tokenizer.eos_id)
         if config.data.isolate:
             check_isolation(model, config.data.seq_len)
         # Before layers are compiled: it verifies the head by forward passes of another shape.

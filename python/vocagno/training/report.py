@@ -2,14 +2,15 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vocagno.config.options import Config
+from vocagno.data.corpus import text_hash
 from vocagno.guidance.batch import REASONS
 from vocagno.system.files import atomic_file, write_json
-from vocagno.training.configuration import kept_config
+from vocagno.training.configuration import kept_config, kept_inputs
 from vocagno.training.monitoring import Warnings, describe_rows
 from vocagno.training.run_log import Entry, Run, RunError, read_runs
 from vocagno.views.charts import Line, chart, key
@@ -55,10 +56,11 @@ def write_report(folders: Sequence[Path], path: Path) -> None:
     """
     runs = read_runs(folders)
     configs = {run.name: kept_config(run.folder) for run in runs}
+    others = [_other_held_out(run, runs[0]) for run in runs]
     warnings = "".join(
         f"<li><b>{to_html(run.name)}</b>: {to_html(text)}</li>"
-        for run in runs
-        for text in _warnings(run.entries, configs[run.name])
+        for run, other in zip(runs, others, strict=True)
+        for text in [*([other] if other else []), *_warnings(run.entries, configs[run.name])]
     )
     files = "".join(
         f"<details><summary>{to_html(run.name)}</summary>"
@@ -66,11 +68,11 @@ def write_report(folders: Sequence[Path], path: Path) -> None:
         for run in runs
     )
     sections = [
-        table_of("Runs", _facts_of_all(runs)),
+        table_of("Runs", _facts_of_all(runs, others)),
         _section("Warnings", "", warnings and f"<ul class=warnings>{warnings}</ul>"),
         _curves_section(runs),
         _coverage(runs),
-        _differences(configs),
+        _differences(configs, [kept_inputs(run.folder) for run in runs]),
         *_examples(runs),
         _section("Configuration", "", files),
     ]
@@ -87,13 +89,36 @@ def _section(heading: str, about: str, body: str) -> str:
     return f"<section><h2>{to_html(heading)}</h2>{lead}{body}</section>"
 
 
-def _facts_of_all(runs: Sequence[Run]) -> list[dict[str, str]]:
+def _other_held_out(run: Run, first: Run) -> str | None:
+    """Says why the held-out loss of a run does not compare with that of the first one, by what both
+    have noted of their held-out rows; None if it does, or if one has noted nothing."""
+    rows, first_rows = (
+        {name: facts for name, facts in kept_inputs(folder).items() if name.startswith("held-out")}
+        for folder in (run.folder, first.folder)
+    )
+    if not rows or not first_rows or rows == first_rows:
+        return None
+    texts, first_texts = (
+        {name: facts.get("text") for name, facts in of_run.items()} for of_run in (rows, first_rows)
+    )
+    if texts == first_texts:
+        return (
+            f"it cuts the held-out text of {first.name} into other tokens or rows, so that only "
+            "nats a byte compare"
+        )
+    return f"its held-out text is not that of {first.name}, so that their losses do not compare"
+
+
+def _facts_of_all(runs: Sequence[Run], others: Sequence[str | None]) -> list[dict[str, str]]:
     """The rows of the table of runs: cells by their headings.
 
-    Several runs also have the difference of the held-out loss from the first run.
+    Several runs also have the difference of the held-out loss from the first run, unless the two
+    do not compare.
+
+    Args: others: the result of `_other_held_out` for each run.
     """
     first, rows = runs[0].as_dict()["last_validation_loss"], []
-    for run in runs:
+    for run, other in zip(runs, others, strict=True):
         summary = run.as_dict()
         windows = [entry for entry in run.entries if entry.loss is not None]
         loss = summary["last_validation_loss"]
@@ -105,7 +130,7 @@ def _facts_of_all(runs: Sequence[Run]) -> list[dict[str, str]]:
             "nats a byte": _number(summary["last_nats_per_byte"], ".4f"),
         }
         if len(runs) > 1 and first is not None:
-            is_compared = loss is not None and run is not runs[0]
+            is_compared = loss is not None and run is not runs[0] and other is None
             row["difference"] = f"{loss - first:+.4f}" if is_compared else ""
         row |= {
             "best": _number(summary["best_validation_loss"], ".4f"),
@@ -217,14 +242,24 @@ def _coverage(runs: Sequence[Run]) -> str:
     return _section("The teacher's coverage", about, table_of("Coverage", rows))
 
 
-def _differences(configs: dict[str, Config]) -> str:
-    """A section with the options in which the runs differ."""
+def _differences(
+    configs: dict[str, Config], inputs: Sequence[Mapping[str, Mapping[str, Any]]]
+) -> str:
+    """A section with the options in which the runs differ, and their inputs (texts, tokenizers,
+    teachers), by a hash of the content: a file may have changed under its name."""
     options = [config.as_options() for config in configs.values()]
     rows = []
     for name in dict.fromkeys(name for of_run in options for name in of_run):
         cells = [str(of_run.get(name, "-")) for of_run in options]
         if name != "output" and len(set(cells)) > 1:
             rows.append([name, *(_WORDS.get(cell, cell) for cell in cells)])
+    for name in dict.fromkeys(name for of_run in inputs for name in of_run):
+        hashes = [
+            text_hash(json.dumps(of_run[name], sort_keys=True)).hex()[:8] if name in of_run else "-"
+            for of_run in inputs
+        ]
+        if len(set(hashes)) > 1:
+            rows.append([f"content of {name}", *hashes])
     table = plain_table("Options", ["option", *configs], rows)
     return _section("Options that differ", "", table)
 
