@@ -88,6 +88,7 @@ LINES = {"unit": "group", "top_fraction": None, "window": "line", "window_max_lo
         ({"method": "chunk", "chunks": 0}, "guidance.chunks must be at least 1, got 0"),
         ({"method": "chunk", "scope": "micro_batch"}, "guidance.scope: micro_batch: chunks are"),
         ({"method": "chunk", "normalize": "selected"}, "guidance.normalize: selected: how many"),
+        ({"window_max_loss": -2.0}, "window_max_loss must be above 0 nats a byte, got -2.0"),
         ({"top_fraction": 0.0}, r"guidance\.top_fraction must be in \(0, 1\]"),
         ({"top_fraction": 1.5}, r"guidance\.top_fraction must be in \(0, 1\]"),
     ],

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -117,7 +118,7 @@ def folder(tmp_path):
     """A model with a chat template, and with an end of text and of a turn in its configurations."""
     (tmp_path / "old").mkdir()
     tokenizer = FAMILIES[OLD]()
-    save_llama(tmp_path / "old", tokenizer, eos_token_id=2)
+    save_llama(tmp_path / "old", tokenizer, eos_token_id=2, unk_token_id=0)
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": "</s>",
@@ -140,6 +141,7 @@ def test_the_folder_loads_and_says_what_it_was_made_from(folder, cli, corpus):
     assert model.config.vocab_size == result["tokens"] == new.vocabulary_size
     assert model.config.eos_token_id == tokenizer.eos_token_id == new.token_id(end)
     assert model.generation_config.eos_token_id == new.token_id(end)
+    assert model.config.unk_token_id == tokenizer.unk_token_id != 0
     old = AutoModelForCausalLM.from_pretrained(folder / "old")
     row = model.model.embed_tokens.weight[new.token_id(end)]
     assert torch.equal(row, old.model.embed_tokens.weight[2])  # the end of the old texts
@@ -180,7 +182,7 @@ def test_a_chat_template_goes_with_its_tokens_alone(folder, cli):
     assert AutoTokenizer.from_pretrained(folder / "same").chat_template is not None
 
 
-def test_a_gguf_file_becomes_a_folder(tmp_path, cli):
+def test_a_gguf_file_becomes_a_folder(tmp_path, cli, monkeypatch):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = FAMILIES["byte-level"]()
@@ -196,4 +198,7 @@ def test_a_gguf_file_becomes_a_folder(tmp_path, cli):
         assert ids == tokenizer.encode(TEXTS[0]).ids
     assert "exists already" in cli.error("unpack", tmp_path / "m.gguf", "--out", tmp_path / "made")
     assert "no file" in cli.error("unpack", tmp_path / "x.gguf", "--out", tmp_path / "other")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    needed = "unpack", tmp_path / "m.gguf", "--out", tmp_path / "other"
+    assert "needs gguf: pip install gguf" in cli.error(*needed)
     assert not (tmp_path / "other").exists()

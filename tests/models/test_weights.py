@@ -324,11 +324,11 @@ def test_merged_weights_load_without_the_adapter_s_files(adapter, tmp_path):
 @pytest.mark.parametrize(
     ("path", "of_teacher", "of_student"),
     [
-        ("m.gguf", "a file, .* and the file with teacher.gguf_file", "is a file, .*safetensors"),
+        ("m.gguf", "a file, .* and the file with teacher.gguf_file", "is a file, .*vocagno unpack"),
         (
             ".",
             r"GGUF files \(m.gguf\); name one with teacher.gguf_file",
-            "GGUF .*safetensors",
+            "GGUF .*vocagno unpack",
         ),
         ("none", "teacher.model: no folder", "student.model: no folder"),
     ],

@@ -492,7 +492,7 @@ def test_a_store_of_other_candidates_is_refused(teacher_model, tmp_path):
         (5, 3, store.folder),
         (5, 0, without.make_scores(corpus, show_progress=False)[0]),
     ):
-        words = rf"made with another number of candidates \({given}, now {count}\); drop teacher\.c"
+        words = rf"made with another number of candidates \({given}, now {count}\); to use these"
         other = configured(teacher_model, tmp_path, candidates=count)
         with pytest.raises(StoreError, match=words):
             other.scores(None, folder, show_progress=False)

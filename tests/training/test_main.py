@@ -406,8 +406,8 @@ BEFORE_ANY_MODEL = [
     ("--teacher.scores {scores} --teacher.model {other}", "made with another teacher ("),
     (
         "--teacher.scores {scores} --teacher.context 128",
-        "was made with another context (2048, now 128); drop teacher.context to use these scores, "
-        "or teacher.scores to score again",
+        "was made with another context (2048, now 128); to use these scores, name that one or drop "
+        "teacher.context; to score again, drop teacher.scores",
     ),
     ("--teacher.scores {scores} --teacher.dtype bfloat16", "another dtype (float32"),
     (

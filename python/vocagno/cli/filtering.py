@@ -54,7 +54,8 @@ def add_filter(parser: Any) -> None:
         type=Literal["rest", "marks"],
         default="rest",
         help="marks: write the text whole, with `omitted_ranges`, the ranges of noise in "
-        "characters (code points, as Python counts; of prompt and completion together).",
+        "characters (code points, as Python counts; of prompt and completion together). rest: "
+        "without them, so that other fields which count characters no longer fit the text.",
     )
     parser.add_argument(
         "--missing",

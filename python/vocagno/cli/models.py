@@ -91,6 +91,10 @@ def unpack(options: Any) -> dict[str, Any]:
     folder, name = str(options.file.parent), options.file.name
     if not options.file.is_file():
         raise InputError(f"file: there is no file {options.file}")
+    try:
+        import gguf  # noqa: F401  # transformers' own message names torch, too
+    except ImportError as error:
+        raise InputError("file: reading a GGUF file needs gguf: pip install gguf") from error
     packed = causal_model(folder, "file", gguf_file=name, dtype=torch.float32)
     config = packed.config
     if hasattr(config, "quantization_config"):  # transformers saves no model that has one
@@ -163,12 +167,12 @@ def _measure(model: Any, spans: "TokenSpans", texts: list[str], suffix: str) -> 
 
 
 def _set_special_ids(model: Any, tokenizer: Any) -> None:
-    """Sets BOS, EOS and padding of the new tokenizer in both configurations of a model."""
-    for role in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        value = getattr(tokenizer, role)
+    """Sets the special ids of the new tokenizer in both configurations of a model."""
+    for role in ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id"):
         for config in (model.config.get_text_config(), model.generation_config):
-            if config is not None:
-                setattr(config, role, value)
+            # Few configurations name the id of unknown text.
+            if config is not None and (role != "unk_token_id" or hasattr(config, role)):
+                setattr(config, role, getattr(tokenizer, role))
 
 
 def _keep_chat_template(old_tokenizer: Any, new_tokenizer: Any) -> None:

@@ -162,6 +162,10 @@ class GuidanceConfig:
             0 <= self.min_coverage <= 1,
             f"guidance.min_coverage must be in [0, 1], got {self.min_coverage}",
         )
+        require(
+            self.window_max_loss is None or self.window_max_loss > 0,
+            f"guidance.window_max_loss must be above 0 nats a byte, got {self.window_max_loss}",
+        )
         require_at_least(1, "guidance", self, "chunks")
         require_at_least(0, "guidance", self, "distillation_weight")
         require(

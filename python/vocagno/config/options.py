@@ -322,7 +322,8 @@ class Config:
         if guidance.needs_candidates:
             require(
                 teacher.names_tokenizer,
-                "teacher.tokenizer: guidance.method: distill needs that of the scores' teacher",
+                "teacher.tokenizer: guidance.method: distill reads ids of the teacher's in the "
+                "scores; name the tokenizer that they were made with",
             )
             require(
                 not (guidance.needs_entropy and (teacher.server or teacher.engine == "vllm")),

@@ -39,7 +39,7 @@ def check_folder(name: str, option: str, gguf_file: str | None = None) -> bool:
     gguf_option = _GGUF_OPTIONS.get(option)
     ways_out = {
         True: f"name its folder, and the file with {gguf_option}",
-        False: "a student trains the weights of safetensors; name the folder with those",
+        False: "make a folder of it by `vocagno unpack FILE --out FOLDER`, and name that",
     }
     # Each case is named here, as transformers takes a path to nothing for a name on the hub, and
     # answers that the name has a wrong form.

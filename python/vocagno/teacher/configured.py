@@ -185,8 +185,8 @@ class ConfiguredTeacher:
             if stored not in (None, configured, _DTYPE_OF_SERVER):
                 raise StoreError(
                     f"{option}: {store.folder} was made with another {label} ({stored}, now "
-                    f"{configured}); drop teacher.{name} to use these scores, or {option} to score "
-                    "again"
+                    f"{configured}); to use these scores, name that one or drop teacher.{name}; to "
+                    f"score again, drop {option}"
                 )
         if self.config.server:
             self.engine.guard(store.folder)

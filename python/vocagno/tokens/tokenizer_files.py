@@ -20,7 +20,10 @@ from vocagno.system.files import refuse_pointers
 _SLOW = (
     "a slow tokenizer must first be converted to a fast one (transformers' convert_slow_tokenizer)"
 )
-_NOT_GGUF = "name the tokenizer.json of the model that was converted, or teacher.gguf_file"
+_NOT_GGUF = (
+    "name the tokenizer.json of the model that was converted, a folder that `vocagno unpack` made "
+    "of the file, or teacher.gguf_file"
+)
 _LARGEST = 2**29
 """Size limit of a tokenizer.json in bytes; those of models have up to 40 MB."""
 

@@ -125,8 +125,7 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
     tables = bucket_tables(config, tokenizer, [teacher, *further])  # before hours of scoring
     rows, validation = _rows(corpora, tokenizer), _validation(corpora, tokenizer)
     if show_progress:
-        if len(rows.stores) > 1:
-            print(_shares(config, rows.stores), file=sys.stderr)
+        print(f"device: {device}; {_shares(config, rows.stores)}", file=sys.stderr)
         _warn_of_epochs(config, rows.stores)
         if config.guidance.warning:
             print(f"warning: {config.guidance.warning}", file=sys.stderr)
