@@ -62,12 +62,13 @@ def bands(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("text", type=Path)
-    parser.add_argument("stores", type=Path, nargs=3, metavar=("TEACHER", "A", "B"))
+    for whose in ("teacher", "a", "b"):  # `nargs=3` with three names breaks --help of Python 3.11
+        parser.add_argument(whose, type=Path, help="a store of its scores of the text")
     parser.add_argument("--limit", type=float, help="nats a byte of a noisy line; default: 2")
     options = parser.parse_args()
     try:
         texts = [text for batch in read_batches(options.text) for text in batch]
-        rows = bands(texts, options.stores, options.limit)
+        rows = bands(texts, [options.teacher, options.a, options.b], options.limit)
     except (InputError, OSError) as error:
         sys.exit(f"error: {error}")
     print("| the teacher's loss on the line, nats a byte | tokens | B - A, nats a token |")

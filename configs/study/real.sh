@@ -52,7 +52,7 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
 cell dev dev-clean "$out/valid-dev.jsonl" train.steps=24 --seeds 20 --only "naive, 2e-5" "naive, 5e-5" "naive, 1e-4" "naive, 2e-4" \
   "naive, 8e-4" "distill, adapted, 1e-4" "distill, adapted, 2e-4" "distill, adapted" "distill, adapted, 8e-4"
 for seed in "${seeds[@]:-10 11 12}"; do
-  cell clean test-clean "$out/valid-test.jsonl" --seeds $seed --only "naive, 88 steps" "naive, 88 steps, same text" default "default, adapted" paper distill "distill, adapted" \
+  cell clean test-clean "$out/valid-test.jsonl" --seeds $seed --only "naive, micro-batches of 4" "naive, 88 steps" "naive, 88 steps, same text" default "default, adapted" paper distill "distill, adapted" \
     "distill, adapted, surer" "alm, adapted"
   cell junk test-junk "$out/valid-test.jsonl" --seeds $seed --only default "default, adapted" paper "lines 99 %" "lines 99 %, groups -1" oracle "lines, distill"
 done
