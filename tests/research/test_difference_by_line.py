@@ -30,6 +30,9 @@ def test_a_difference_on_noisy_lines_is_found_there(tmp_path, tokenizers, monkey
     monkeypatch.setattr("sys.argv", ["x", str(text), *map(str, folders)])
     main()
     assert f"| all | 100% | {part:+.4f} |" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["x", "--help"])
+    with pytest.raises(SystemExit, match="^0$"):
+        main()
 
 
 def test_a_text_that_a_store_lacks_is_named(tmp_path, tokenizers):
