@@ -63,10 +63,12 @@ PICTURES = {
         {
             "naive, 88 steps": "all tokens of 1.8 times the text",
             "naive, 88 steps, same text": "all tokens, 1.8 times",
+            "paper": "the paper's rule",
             "default": "default: lines ≤ 2 nats a byte",
             "lines 99 %": "lines ≤ 1.8 nats a byte",
             "oracle": "all but the known noise",
-            "distill, adapted": "distill, teacher of the domain",
+            "distill": "distill, Gemma as it is",
+            "distill, adapted": "distill, Gemma of the domain",
             "lines, distill": "the same, on lines ≤ 1.8",
         },
         ("default", "distill, adapted", "lines, distill"),

@@ -31,7 +31,7 @@ def test_a_difference_on_noisy_lines_is_found_there(tmp_path, tokenizers, monkey
     main()
     assert f"| all | 100% | {part:+.4f} |" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", ["x", "--help"])
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         main()
 
 

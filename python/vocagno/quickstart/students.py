@@ -107,7 +107,8 @@ def quickstart(options: Any) -> None:
     print(
         "\nheld-out loss: nats per token of clean text. The students share a tokenizer and their\n"
         "initial weights; the teacher has another tokenizer, so compare it by nats a byte. paper:\n"
-        "top 40 % of the tokens; guided: lines that are not noise.\n"
+        "top 40 % of the tokens; guided: lines that are not noise. Warnings of losses above are of\n"
+        "the junk in the corpus.\n"
         f"{time.monotonic() - started:.0f} s in total; "
         f"tokens that the teacher chose: {page}"
     )
@@ -155,7 +156,10 @@ def _draw(page: Path, rows: list[dict[str, str]]) -> None:
         "tokens on which it is furthest behind the teacher; and on all lines except those that "
         "are noise to the teacher."
     )
-    rules = {"guided": "lines", "paper": "the rule of the paper"}
+    rules = {
+        "guided": "kept and dropped by the rule of lines; losses of guided/final",
+        "paper": "kept and dropped by the rule of the paper; losses of paper/final",
+    }
     passages = [
         replace(passage, title=f"{passage.title}, {rule}")
         for name, rule in rules.items()
