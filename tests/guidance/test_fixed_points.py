@@ -13,13 +13,11 @@ from research.fixed_points import (
     ALL,
     BEFORE,
     BOTH_SIDES,
-    JUNK,
     QUOTAS,
     RULES,
     TEXT,
     WRONG,
     best_temperature,
-    by_line,
     entropy,
     figures,
     figures_of_quota,
@@ -70,7 +68,6 @@ def figures_in_prose():
     student = settled(ABOVE)[0]
     temperature, distance = best_temperature(TEXT, student)
     lost = TEXT[np.exp(-5) > TEXT].sum()
-    junk = (by_line(False, 0.2) - TEXT)[-1] / (JUNK - TEXT)[-1]
     tau, alone, *_ = figures_of_quota("top 40 %")
     return {
         r"\(entropy ([\d.]+) nats\)": entropy(TEXT),
@@ -85,7 +82,6 @@ def figures_in_prose():
         r"rare outcomes, ([\d.]+) % of the text": 100 * lost,
         r"single wrong tokens \(harm ([\d.]+)\)": kl(TEXT, settled(ALL)[2]),
         r"The ([\d.]+) is for a chain": figures(BOTH_SIDES)[3],
-        r"([\d.]+) % of its mass is then junk": 100 * junk,
         r"stays at ([\d.]+) nats": tau,
         r"cost ([\d.]+) nats each": alone,
         r"harm by the maximum is ([\d.]+) nats": harm_of_pairs(False, 0),

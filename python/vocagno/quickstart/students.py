@@ -107,8 +107,8 @@ def quickstart(options: Any) -> None:
     print(
         "\nheld-out loss: nats per token of clean text. The students share a tokenizer and their\n"
         "initial weights; the teacher has another tokenizer, so compare it by nats a byte. paper:\n"
-        "top 40 % of the tokens; guided: lines that are not noise. Warnings of losses above are of\n"
-        "the junk in the corpus.\n"
+        "top 40 % of the tokens; guided: lines that are not noise. Warnings of losses above\n"
+        "are of the junk in the corpus.\n"
         f"{time.monotonic() - started:.0f} s in total; "
         f"tokens that the teacher chose: {page}"
     )
