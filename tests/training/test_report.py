@@ -98,16 +98,18 @@ def test_losses_on_other_text_are_not_subtracted(tmp_path):
         run("text", text=["a", "c"], tokenizer="x"),
         run("cut", text=["a", "b"], tokenizer="y"),
     ]
+    others += [run("prompts", text=["a", "b"], tokenizer="x", prompts="p")]
     same = [run("same", text=["a", "b"], tokenizer="x"), run("older")]
     page = page_of(tmp_path, first, *others, *same)
     head, *cells = rows(page, "Runs")
     differences = [dict(zip(head, line, strict=True))["difference"] for line in cells]
-    assert differences == ["", "", "", "+0.0000", "+0.0000"]
-    assert "<b>text</b>: its held-out text is not that of first" in page
+    assert differences == ["", "", "", "", "+0.0000", "+0.0000"]
+    for name in ("text", "prompts"):
+        assert f"<b>{name}</b>: its held-out text is not that of first" in page
     assert "<b>cut</b>: it cuts the held-out text of first into other tokens or rows" in page
     assert not re.search("<b>(same|older)</b>", page)
     names = [line[0] for line in rows(page, "Options")[1:]]
-    assert names == ["content of rows", "content of held-out rows"]
+    assert names == ["content of held-out rows"]
     (first / "materials.json").write_text("{")
     with pytest.raises(InputError, match=r"materials\.json: damaged"):
         report.write_report([first], tmp_path / "page.html")

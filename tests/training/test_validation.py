@@ -106,6 +106,8 @@ def test_an_evaluation_that_was_not_reached_is_made_up(tmp_path, config):
     again = [{**line, "eval_seconds": 0} for line in evaluations(folder)]
     assert again == [{**line, "eval_seconds": 0} for line in found if "eval_seconds" in line]
     assert (folder / "final").is_dir()
+    (tmp_path / "benchmarks").rename(tmp_path / "moved")
+    assert train_here(path) == 0  # a complete run asks no more questions
 
 
 def test_a_copy_ends_its_answers_at_the_same_ids():

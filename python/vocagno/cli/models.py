@@ -167,11 +167,11 @@ def _measure(model: Any, spans: "TokenSpans", texts: list[str], suffix: str) -> 
 
 
 def _set_special_ids(model: Any, tokenizer: Any) -> None:
-    """Sets the special ids of the new tokenizer in both configurations of a model."""
+    """Sets the special ids of the new tokenizer in the configurations of a model."""
     for role in ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id"):
-        for config in (model.config.get_text_config(), model.generation_config):
+        for config in (model.config, model.config.get_text_config(), model.generation_config):
             # Few configurations name the id of unknown text.
-            if config is not None and (role != "unk_token_id" or hasattr(config, role)):
+            if config is not None and hasattr(config, role):
                 setattr(config, role, getattr(tokenizer, role))
 
 

@@ -171,6 +171,8 @@ class TeacherLossColumns:
     of `TokenCounts`.
     """
 
+    _has_warned = False
+
     def __init__(
         self,
         student: Any,
@@ -214,13 +216,16 @@ class TeacherLossColumns:
         )
         self._texts = TeacherTexts(teacher_tokenizer)
         self._max_length = max_length
-        self._has_warned = False
         self._allow_missing = allow_missing
         self._line_ends: NDArray[np.bool_] | None = line_ends(self._spans, self.guidance)
         self._targets = targets
         check_targets(self.guidance, targets, self._spans.fingerprint, _tokenizer_of(teacher))
         table = None if targets is None else targets.table
         self._made_for: str = made_for(self.guidance, self._spans.fingerprint, table)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # `datasets` finds again what it has made by a hash of this, which no warning must change.
+        return {name: value for name, value in vars(self).items() if name != "_has_warned"}
 
     def __call__(self, examples: Examples) -> dict[str, list[Any]]:
         """The columns of some examples."""

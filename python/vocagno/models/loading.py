@@ -336,10 +336,12 @@ def load_student(config: StudentConfig, settings: Any, vocabulary_size: int, see
 
 
 def set_eos(model: Any, eos_id: int) -> None:
-    """Makes the token that ends documents in training the EOS of both configurations that are saved
+    """Makes the token that ends documents in training the EOS of the configurations that are saved
     with a model. Its generations end there, and where they ended before: a chat model keeps its end
     of a turn."""
-    model.config.get_text_config().eos_token_id = eos_id
+    for settings in (model.config, model.config.get_text_config()):
+        if hasattr(settings, "eos_token_id"):
+            settings.eos_token_id = eos_id
     if model.generation_config is not None:
         ends = model.generation_config.eos_token_id
         others = ends if isinstance(ends, list) else [ends]

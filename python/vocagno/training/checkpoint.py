@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,7 +178,11 @@ def publish_folder(temporary: Path, final: Path) -> None:
     os.umask(umask := os.umask(0))  # the only way to read it
     for path in temporary.rglob("*"):
         if path.is_file():
-            path.chmod(0o666 & ~umask)  # safetensors keeps its files to their owner
+            # safetensors keeps its files to their owner. Some file systems know no modes.
+            mode = path.stat().st_mode
+            if (readable := mode | 0o666 & ~umask) != mode:
+                with suppress(OSError):
+                    path.chmod(readable)
             with path.open("rb+") as file:
                 os.fsync(file.fileno())
         else:

@@ -93,7 +93,9 @@ def carry_out(options: Any) -> dict[str, Any] | int:
     from vocagno.training.estimate import estimate_run
 
     with terminable():
-        return estimate_run(config, start(config))
+        accelerator = start(config)
+        check_benchmarks(config.eval, accelerator)
+        return estimate_run(config, accelerator)
 
 
 def train(config: Config) -> int:
@@ -163,6 +165,7 @@ def _train(config: Config, accelerator: accelerate.Accelerator) -> bool:
         if main_process:
             print(f"already complete: {final_folder(config.output)}", file=sys.stderr)
         return True
+    check_benchmarks(config.eval, accelerator)
     with terminable():
         inputs = resolve(config, accelerator.device, show_progress=main_process)
         keep_inputs(config, inputs, write=main_process)
@@ -196,8 +199,7 @@ def start(config: Config) -> accelerate.Accelerator:
     """The accelerator of a run, after checking that the processes have found each other.
 
     Raises: ConfigError for what this launch cannot run, before anything is scored: the method, the
-        batch, the precision, the trackers, the kind of processes; InputError for benchmarks that
-        cannot be read.
+        batch, the precision, the trackers, the kind of processes.
     """
     method_of(config.guidance)
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -209,7 +211,6 @@ def start(config: Config) -> accelerate.Accelerator:
     )
     _check_precision(config)
     check_trackers(config.train.log_with)
-    check_benchmarks(config.eval)
     timeout = InitProcessGroupKwargs(timeout=timedelta(seconds=config.train.collective_timeout))
     # Gradients are views of the buckets that DDP sends, not copies.
     bucket_views = DistributedDataParallelKwargs(gradient_as_bucket_view=True)

@@ -92,21 +92,30 @@ def _section(heading: str, about: str, body: str) -> str:
 def _other_held_out(run: Run, first: Run) -> str | None:
     """Says why the held-out loss of a run does not compare with that of the first one, by what both
     have noted of their held-out rows; None if it does, or if one has noted nothing."""
+    # The names of several corpora do not count: the loss is of all of them.
     rows, first_rows = (
-        {name: facts for name, facts in kept_inputs(folder).items() if name.startswith("held-out")}
+        [facts for name, facts in kept_inputs(folder).items() if name.startswith("held-out")]
         for folder in (run.folder, first.folder)
     )
-    if not rows or not first_rows or rows == first_rows:
+    if not rows or not first_rows or _in_order(rows) == _in_order(first_rows):
         return None
     texts, first_texts = (
-        {name: facts.get("text") for name, facts in of_run.items()} for of_run in (rows, first_rows)
+        [{name: facts.get(name) for name in ("text", "prompts")} for facts in of_run]
+        for of_run in (rows, first_rows)
     )
-    if texts == first_texts:
+    if _in_order(texts) == _in_order(first_texts):
         return (
             f"it cuts the held-out text of {first.name} into other tokens or rows, so that only "
             "nats a byte compare"
         )
-    return f"its held-out text is not that of {first.name}, so that their losses do not compare"
+    return (
+        f"its held-out text is not that of {first.name}, or is divided into other files or "
+        "prompts, so that their losses do not compare"
+    )
+
+
+def _in_order(facts: Sequence[Mapping[str, Any]]) -> list[str]:
+    return sorted(json.dumps(of_corpus, sort_keys=True) for of_corpus in facts)
 
 
 def _facts_of_all(runs: Sequence[Run], others: Sequence[str | None]) -> list[dict[str, str]]:
@@ -258,7 +267,7 @@ def _differences(
             text_hash(json.dumps(of_run[name], sort_keys=True)).hex()[:8] if name in of_run else "-"
             for of_run in inputs
         ]
-        if len(set(hashes)) > 1:
+        if len(set(hashes) - {"-"}) > 1:
             rows.append([f"content of {name}", *hashes])
     table = plain_table("Options", ["option", *configs], rows)
     return _section("Options that differ", "", table)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -91,13 +92,19 @@ def _evaluation_mode(student: Any) -> Iterator[None]:
             student.train()
 
 
-def check_benchmarks(options: EvaluationConfig) -> None:
-    """Reads the benchmarks of a run, if it has any: a mistake is found before hours of scoring.
+def check_benchmarks(options: EvaluationConfig, accelerator: accelerate.Accelerator) -> None:
+    """Checks before hours of scoring that the benchmarks of a run, if it has any, are there.
+    Whether their prompts fit the student is seen when it is loaded.
 
-    Raises: InputError for a benchmark that is not known or cannot be read, and if the judge of the
-        answers lacks a library.
+    Raises: InputError for a benchmark that is not known or cannot be read, and if a library is
+        missing; ConfigError under DeepSpeed's ZeRO 3, whose shards of weights are not put together
+        for them.
     """
     if options.every is not None and options.data is not None:
+        plugin = accelerator.state.deepspeed_plugin
+        if plugin is not None and plugin.zero_stage == 3:
+            raise ConfigError("eval.every: not under DeepSpeed's ZeRO 3; use its stage 2, or FSDP2")
+        import_module("vocagno.evaluation._prompted")  # it and the judge need libraries
         Judge()
         for benchmark in map(find_benchmark, options.tasks):
             read_examples(benchmark, Path(options.data))
@@ -120,12 +127,9 @@ class Evaluation:
     def __post_init__(self) -> None:
         """Reads all questions and fits them to the student's context.
 
-        Raises: InputError for a benchmark that cannot be read, or does not fit; ConfigError under
-            DeepSpeed's ZeRO 3, whose shards of weights are not put together here.
+        Raises: InputError for a benchmark that cannot be read, or does not fit.
         """
-        options, plugin = self.options, self.accelerator.state.deepspeed_plugin
-        if plugin is not None and plugin.zero_stage == 3:
-            raise ConfigError("eval.every: not under DeepSpeed's ZeRO 3; use its stage 2, or FSDP2")
+        options = self.options
         assert options.data is not None
         with _evaluation_mode(self.model):  # lm-eval switches dropout off in a model that it gets
             lm = self._lm(self.model)
