@@ -195,7 +195,7 @@ def _train_and_measure(run: Run) -> Measured:
         trained_on=round(log.kept_share, 6),
         tokens=log.points[-1].tokens,
         cpu_seconds=usage["cpu_seconds"] if is_whole else None,
-        peak_memory_mib=usage["peak_memory_mib"],
+        peak_memory_mib=usage["peak_memory_mib"] if is_whole else None,
         start_loss=start,
         other_losses=other_losses,
         other_start_losses=other_start,

@@ -67,7 +67,8 @@ class Measured:
     """Seconds of all threads, with validation and with what was not in the cache: the first
     run with a stored teacher has it read the corpus. None if the run was stopped in between."""
     peak_memory_mib: float | None
-    """The peak of the main memory of the process."""
+    """The peak of the main memory of the process. None if the run was stopped in between: the last
+    process may only have written the model."""
     answers_at: tuple[tuple[int, float], ...] | None = None
     """Steps and the share of the questions answered exactly after each; None if only the final
     model was asked."""

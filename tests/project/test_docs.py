@@ -268,6 +268,7 @@ def test_the_table_of_filtered_corpora_follows_from_its_runs():
 def test_the_table_of_teachers_to_learn_from_follows_from_its_runs():
     rows = [
         ("real/clean", "distill, adapted"),
+        ("real/clean", "distill"),
         ("distributions/longer", "distill, strong, sampled"),
         ("distributions/large", "distill, sampled"),
         ("distributions/clean-teachers", "distill, sampled"),

@@ -145,6 +145,7 @@ def test_what_is_measured_is_not_done_again(tmp_path, plan_file, trained):
     # It had been begun before: what it cost in all is not known.
     assert [run.cpu_seconds for run in first] == [10.0, 11.0, 11.0, 12.0]
     assert [run.cpu_seconds for run in again] == [10.0, None, 11.0, 12.0]
+    assert [run.peak_memory_mib for run in again] == [100.0, None, 100.0, 100.0]
     assert [run.held_out_loss for run in again] == [1.0, 1.1, 0.5, 0.6]
 
 
