@@ -115,6 +115,7 @@ def _other_held_out(run: Run, first: Run) -> str | None:
 
 
 def _in_order(facts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The facts about several corpora as text, in an order that their names do not decide."""
     return sorted(json.dumps(of_corpus, sort_keys=True) for of_corpus in facts)
 
 
