@@ -23,7 +23,7 @@ from vocagno.evaluation.benchmarks import BENCHMARKS
 from vocagno.evaluation.running import generate_answers, prepare_tasks
 from vocagno.training import validation
 from vocagno.training.configuration import parse
-from vocagno.training.validation import Evaluation
+from vocagno.training.validation import Evaluation, check_benchmarks
 
 pytestmark = pytest.mark.slow
 
@@ -123,7 +123,7 @@ def test_weights_in_pieces_are_refused(config):
     accelerator = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
     options = parse(["--config", str(config("with", every=3))]).eval
     with pytest.raises(ConfigError, match=r"eval\.every: not under DeepSpeed's ZeRO 3"):
-        Evaluation(options, Path("unused"), accelerator, None, None, None)
+        check_benchmarks(options, accelerator)
 
 
 @pytest.fixture(scope="module")
