@@ -173,6 +173,8 @@ def test_the_table_of_rules_follows_from_its_runs():
 HEALING = [
     ("healing-own", "naive"),
     ("healing-own", "distill, old self"),
+    ("healing-tinyllama", "naive"),
+    ("healing-tinyllama", "distill, old self"),
     ("healing-old", "naive"),
 ]
 """The studies and variants of the table of transferred models, by row."""
