@@ -181,7 +181,7 @@ HEALING = [
 REAL_ROWS = {
     "all tokens of 1.8 times the text, in the time of `distill` and its scores": "naive, 88 steps",
     "all tokens, again, in that time": "naive, 88 steps, same text",
-    "all tokens, other micro-batches: rounding alone": "naive, micro-batches of 4",
+    "all tokens, other micro-batches: only rounding differs": "naive, micro-batches of 4",
     "the paper's rule (top 40 %)": "paper",
     "**the default: lines ≤ 2 nats a byte**": "default",
     "the default, from the adapted Gemma": "default, adapted",

@@ -300,8 +300,8 @@ def _training_burst(
         other_tasks = _measure_other_tasks(config, training, validated)
     steps = f"steps of {micro_batches} micro-batches of {micro_batch} rows on {accelerator.device}"
     # How long answers become is the model's own affair, and not to be known from a burst.
-    left_out = "" if config.eval.every is None else "; left out: the benchmarks of eval.every"
-    _say("training", f"{entry['tokens']:,} tokens in {steps}{left_out}")
+    not_counted = "" if config.eval.every is None else "; not counted: the benchmarks of eval.every"
+    _say("training", f"{entry['tokens']:,} tokens in {steps}{not_counted}")
     figures = {
         "kept_fraction": round(entry["kept_fraction"], 4),
         "peak_memory_mb": memory,
