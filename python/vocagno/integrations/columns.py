@@ -231,8 +231,8 @@ class TeacherLossColumns:
         """The columns of some examples."""
         read = self._of_messages if "messages" in examples else self._of_documents
         rows, scores = read(examples)
-        whole, rows = rows, [_truncate(row, self._max_length) for row in rows]
-        self._warn_of_lost_tokens(whole, rows)
+        whole_rows, rows = rows, [_truncate(row, self._max_length) for row in rows]
+        self._warn_of_lost_tokens(whole_rows, rows)
         width = max((len(row.ids) for row in rows), default=0)
         # The rows are as wide as the longest example: `Collator` predicts all tokens of a row but
         # the first.
@@ -257,15 +257,16 @@ class TeacherLossColumns:
                 ]
         return columns
 
-    def _warn_of_lost_tokens(self, whole: Sequence[Row], kept: Sequence[Row]) -> None:
+    def _warn_of_lost_tokens(self, whole_rows: Sequence[Row], rows: Sequence[Row]) -> None:
         """Warns, in the first batch that has some, of tokens beyond `max_length`."""
-        tokens, left = (sum(len(row.ids) for row in rows) for rows in (whole, kept))
-        if left < tokens and not self._has_warned:
+        num_tokens, num_kept = (sum(len(row.ids) for row in rows) for rows in (whole_rows, rows))
+        if num_kept < num_tokens and not self._has_warned:
             self._has_warned = True
             warnings.warn(
                 f"max_length: {self._max_length} tokens are kept of an example, so "
-                f"{1 - left / tokens:.1%} of the tokens of these {len(whole):,} examples are not "
-                "trained on; cut the texts into parts, or train on rows (`vocagno prepare`)",
+                f"{1 - num_kept / num_tokens:.1%} of the tokens of these {len(rows):,} examples "
+                "are not trained on; cut the texts into parts, or train on rows "
+                "(`vocagno prepare`)",
                 stacklevel=2,
             )
 

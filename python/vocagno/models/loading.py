@@ -344,9 +344,9 @@ def set_eos(model: Any, eos_id: int) -> None:
             settings.eos_token_id = eos_id
     if model.generation_config is not None:
         ends = model.generation_config.eos_token_id
-        others = ends if isinstance(ends, list) else [ends]
-        kept = [token_id for token_id in others if token_id not in (None, eos_id)]
-        model.generation_config.eos_token_id = [eos_id, *kept] if kept else eos_id
+        earlier_ends = ends if isinstance(ends, list) else [ends]
+        other_ends = [end for end in earlier_ends if end not in (None, eos_id)]
+        model.generation_config.eos_token_id = [eos_id, *other_ends] if other_ends else eos_id
 
 
 def check_vocabulary(model: Any, vocabulary_size: int, section: str) -> None:

@@ -56,11 +56,11 @@ def write_report(folders: Sequence[Path], path: Path) -> None:
     """
     runs = read_runs(folders)
     configs = {run.name: kept_config(run.folder) for run in runs}
-    others = [_other_held_out(run, runs[0]) for run in runs]
+    why_not_compared = [_why_not_compared(run, runs[0]) for run in runs]
     warnings = "".join(
         f"<li><b>{to_html(run.name)}</b>: {to_html(text)}</li>"
-        for run, other in zip(runs, others, strict=True)
-        for text in [*([other] if other else []), *_warnings(run.entries, configs[run.name])]
+        for run, why_not in zip(runs, why_not_compared, strict=True)
+        for text in [*([why_not] if why_not else []), *_warnings(run.entries, configs[run.name])]
     )
     files = "".join(
         f"<details><summary>{to_html(run.name)}</summary>"
@@ -68,7 +68,7 @@ def write_report(folders: Sequence[Path], path: Path) -> None:
         for run in runs
     )
     sections = [
-        table_of("Runs", _facts_of_all(runs, others)),
+        table_of("Runs", _facts_of_all(runs, why_not_compared)),
         _section("Warnings", "", warnings and f"<ul class=warnings>{warnings}</ul>"),
         _curves_section(runs),
         _coverage(runs),
@@ -89,7 +89,7 @@ def _section(heading: str, about: str, body: str) -> str:
     return f"<section><h2>{to_html(heading)}</h2>{lead}{body}</section>"
 
 
-def _other_held_out(run: Run, first: Run) -> str | None:
+def _why_not_compared(run: Run, first: Run) -> str | None:
     """Says why the held-out loss of a run does not compare with that of the first one, by what both
     have noted of their held-out rows; None if it does, or if one has noted nothing."""
     # The names of several corpora do not count: the loss is of all of them.
@@ -119,16 +119,18 @@ def _in_order(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted(json.dumps(of_corpus, sort_keys=True) for of_corpus in facts)
 
 
-def _facts_of_all(runs: Sequence[Run], others: Sequence[str | None]) -> list[dict[str, str]]:
+def _facts_of_all(
+    runs: Sequence[Run], why_not_compared: Sequence[str | None]
+) -> list[dict[str, str]]:
     """The rows of the table of runs: cells by their headings.
 
     Several runs also have the difference of the held-out loss from the first run, unless the two
     do not compare.
 
-    Args: others: the result of `_other_held_out` for each run.
+    Args: why_not_compared: the result of `_why_not_compared` for each run.
     """
     first, rows = runs[0].as_dict()["last_validation_loss"], []
-    for run, other in zip(runs, others, strict=True):
+    for run, why_not in zip(runs, why_not_compared, strict=True):
         summary = run.as_dict()
         windows = [entry for entry in run.entries if entry.loss is not None]
         loss = summary["last_validation_loss"]
@@ -140,7 +142,7 @@ def _facts_of_all(runs: Sequence[Run], others: Sequence[str | None]) -> list[dic
             "nats a byte": _number(summary["last_nats_per_byte"], ".4f"),
         }
         if len(runs) > 1 and first is not None:
-            is_compared = loss is not None and run is not runs[0] and other is None
+            is_compared = loss is not None and run is not runs[0] and why_not is None
             row["difference"] = f"{loss - first:+.4f}" if is_compared else ""
         row |= {
             "best": _number(summary["best_validation_loss"], ".4f"),
