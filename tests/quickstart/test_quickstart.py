@@ -57,8 +57,9 @@ def test_the_quickstart_ends_in_a_table_and_a_page(small, capsys):
     assert "http" not in page.replace("http://www.w3.org", "")
     for row in ("teacher", *students.STUDENTS):
         assert row in page
-    for rule in ("lines", "the rule of the paper"):
-        assert f", {rule}</h2>" in page  # documents of the run, as the teacher chose of them
+    for rule, name in {"lines": "guided", "the paper": "paper"}.items():
+        title = f", kept and dropped by the rule of {rule}; losses of {name}/final</h2>"
+        assert title in page  # documents of the run, as the teacher chose of them
 
 
 def test_train_without_a_configuration_makes_what_it_needs(small):

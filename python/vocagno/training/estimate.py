@@ -175,7 +175,7 @@ def estimate_run(config: Config, accelerator: accelerate.Accelerator) -> dict[st
     shared = trained / speed + burst["validation_seconds"]
     if scoring is not None and scoring["tokens_per_second"]:
         shared += scoring["tokens"] / scoring["tokens_per_second"]
-    whole = {f"run_hours_on_{n}": float(f"{(shared / n + serial) / 3600:.3g}") for n in DEVICES}
+    whole = {f"run_hours_on_{n}": _three_digits((shared / n + serial) / 3600) for n in DEVICES}
     return estimate | {"training_tokens_per_second": round(speed, 1), **burst, **training, **whole}
 
 
@@ -191,7 +191,7 @@ def _say(task: str, measured: str) -> None:
 def _hours(tokens: int, tokens_per_second: float) -> dict[str, float]:
     """Hours by number of devices; 0 without a speed, which a sample without tokens has not."""
     hours = tokens / tokens_per_second / 3600 if tokens_per_second else 0.0
-    return {f"hours_on_{n}": float(f"{hours / n:.3g}") for n in DEVICES}
+    return {f"hours_on_{n}": _three_digits(hours / n) for n in DEVICES}
 
 
 def _count(
@@ -305,7 +305,7 @@ def _training_burst(
     figures = {
         "kept_fraction": round(entry["kept_fraction"], 4),
         "peak_memory_mb": memory,
-        "loading_seconds": round(loading, 2),
+        "loading_seconds": _three_digits(loading),
         **other_tasks,
     }
     return entry["tokens_per_s"], figures
@@ -338,11 +338,16 @@ def _measure_other_tasks(config: Config, training: Training, validated: int) -> 
     if training.sampler is not None:
         training.sampler.passages(training.student, training.accelerator.device)
     return {
-        "validation_seconds": round(validation, 2),
-        "checkpoints_seconds": round(seconds * (saved + model / size), 2),
-        "report_seconds": round(time.monotonic() - began, 2),
+        "validation_seconds": _three_digits(validation),
+        "checkpoints_seconds": _three_digits(seconds * (saved + model / size)),
+        "report_seconds": _three_digits(time.monotonic() - began),
         "checkpoints_bytes": min(saved, train.keep_checkpoints) * size + model,
     }
+
+
+def _three_digits(number: float) -> float:
+    """Rounds to three digits, not decimals: a task may take milliseconds, or days."""
+    return float(f"{number:.3g}")
 
 
 def reset_peak_memory(device: torch.device) -> None:
