@@ -17,7 +17,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-LARGEST = 1_000_000
+LARGEST = 1_050_000
 OLDEST = 10
 PROGRAM = re.compile(r"python(3(\.\d+t?)?)?(\.exe)?")
 USE = """
