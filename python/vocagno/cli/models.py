@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,10 +92,8 @@ def unpack(options: Any) -> dict[str, Any]:
     folder, name = str(options.file.parent), options.file.name
     if not options.file.is_file():
         raise InputError(f"file: there is no file {options.file}")
-    try:
-        import gguf  # noqa: F401  # transformers' own message names torch, too
-    except ImportError as error:
-        raise InputError("file: reading a GGUF file needs gguf: pip install gguf") from error
+    if find_spec("gguf") is None:  # transformers' own message names torch, too
+        raise InputError("file: reading a GGUF file needs gguf: pip install gguf")
     packed = causal_model(folder, "file", gguf_file=name, dtype=torch.float32)
     config = packed.config
     if hasattr(config, "quantization_config"):  # transformers saves no model that has one

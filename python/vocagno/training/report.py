@@ -51,12 +51,17 @@ def keep_passages(output: Path, passages: Sequence[Passage]) -> None:
 def write_report(folders: Sequence[Path], path: Path) -> None:
     """Writes one page about runs, finished or not. The others are compared with the first.
 
-    Raises: RunError for a folder without a run, or a damaged file in it; ConfigError for a
-        configuration with wrong options.
+    Raises: RunError for a folder without a run, or a damaged file in it; InputError for damaged
+        notes on its inputs; ConfigError for a configuration with wrong options.
     """
     runs = read_runs(folders)
     configs = {run.name: kept_config(run.folder) for run in runs}
-    why_not_compared = [_why_not_compared(run, runs[0]) for run in runs]
+    inputs = [kept_inputs(run.folder) for run in runs]
+    held_out = [
+        [facts for name, facts in of_run.items() if name.startswith("held-out")]
+        for of_run in inputs
+    ]
+    why_not_compared = [_why_not_compared(rows, held_out[0], runs[0].name) for rows in held_out]
     warnings = "".join(
         f"<li><b>{to_html(run.name)}</b>: {to_html(text)}</li>"
         for run, why_not in zip(runs, why_not_compared, strict=True)
@@ -72,7 +77,7 @@ def write_report(folders: Sequence[Path], path: Path) -> None:
         _section("Warnings", "", warnings and f"<ul class=warnings>{warnings}</ul>"),
         _curves_section(runs),
         _coverage(runs),
-        _differences(configs, [kept_inputs(run.folder) for run in runs]),
+        _differences(configs, inputs),
         *_examples(runs),
         _section("Configuration", "", files),
     ]
@@ -89,14 +94,17 @@ def _section(heading: str, about: str, body: str) -> str:
     return f"<section><h2>{to_html(heading)}</h2>{lead}{body}</section>"
 
 
-def _why_not_compared(run: Run, first: Run) -> str | None:
-    """Says why the held-out loss of a run does not compare with that of the first one, by what both
-    have noted of their held-out rows; None if it does, or if one has noted nothing."""
-    # The names of several corpora do not count: the loss is of all of them.
-    rows, first_rows = (
-        [facts for name, facts in kept_inputs(folder).items() if name.startswith("held-out")]
-        for folder in (run.folder, first.folder)
-    )
+def _why_not_compared(
+    rows: Sequence[Mapping[str, Any]], first_rows: Sequence[Mapping[str, Any]], first: str
+) -> str | None:
+    """Says why the held-out loss of a run does not compare with that of the first one; None if it
+    does, or if one of them has noted nothing.
+
+    Args:
+        rows, first_rows: what both have noted of their held-out rows, corpus by corpus. The names
+            of several corpora do not count, because the loss is of all of them.
+        first: the name of the first run.
+    """
     if not rows or not first_rows or _in_order(rows) == _in_order(first_rows):
         return None
     texts, first_texts = (
@@ -105,11 +113,11 @@ def _why_not_compared(run: Run, first: Run) -> str | None:
     )
     if _in_order(texts) == _in_order(first_texts):
         return (
-            f"it cuts the held-out text of {first.name} into other tokens or rows, so that only "
+            f"it cuts the held-out text of {first} into other tokens or rows, so that only "
             "nats a byte compare"
         )
     return (
-        f"its held-out text is not that of {first.name}, or is divided into other files or "
+        f"its held-out text is not that of {first}, or is divided into other files or "
         "prompts, so that their losses do not compare"
     )
 
