@@ -26,12 +26,16 @@ for part in ("dev", "test"):
 code = [inspect.getsource(module)[:8000] for module in (heapq, textwrap)]
 write("other.jsonl", [topics[name][:2000] for name in sorted(topics)[::8]] + code)
 END
-# Gemma after 0.2 M tokens of other text from the same sources.
+# A model after 0.2 M tokens of other text from the same sources.
 cut_to 640000 "$texts/reference.jsonl" > "$out/reference.jsonl"
-[ -e "$out/adapted/final" ] || python train.py --config configs/real-text.yaml --guidance.method cpt --student.architecture null \
-  --student.model "$out/gemma" --data.train "$out/reference.jsonl" --data.validation "$out/valid-dev.jsonl" --optimizer.lr 5e-5 \
-  --optimizer.min_lr 5e-6 --optimizer.warmup_steps 5 --train.steps 96 --train.precision bf16 --train.eval_every 96 \
-  --train.checkpoint_every 24 --output "$out/adapted"
+adapt() {  # MODEL FOLDER LEARNING_RATE ITS_TENTH
+  [ -e "$out/$2/final" ] || python train.py --config configs/real-text.yaml --guidance.method cpt --student.architecture null \
+    --student.model "$out/$1" --data.train "$out/reference.jsonl" --data.validation "$out/valid-dev.jsonl" --optimizer.lr "$3" \
+    --optimizer.min_lr "$4" --optimizer.warmup_steps 5 --train.steps 96 --train.precision bf16 --train.eval_every 96 \
+    --train.checkpoint_every 24 --output "$out/$2" "${@:5}"
+}
+adapt gemma adapted 5e-5 5e-6
+adapt smollm2 adapted-smollm2 4e-4 4e-5 --student.eos "<|endoftext|>"
 
 score() {  # CELL TEACHER STORE
   vocagno score "$out/$1/text.jsonl" --teacher.model "$out/$2" --out "$out/$1/$3" --teacher.context 512 --teacher.min_context 128 \
@@ -44,6 +48,7 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
   cut_to 520000 "$texts/$2.jsonl" > "$out/$1/more.jsonl"
   score "$1" gemma gemma
   score "$1" adapted/final adapted
+  [ "$1" != clean ] || score "$1" adapted-smollm2/final adapted-smollm2
   [ -e "$out/$1/oracle" ] || python -m research.known_scores "$out/$1/text.jsonl" "$out/$1/oracle" --kind oracle
   python -m research.study configs/study/real.yaml --out "$out/$1" --set "data.train=$out/$1/text.jsonl" "data.validation={mathematics: $3, other: $out/other.jsonl}" "${@:4}"
 }
@@ -53,6 +58,6 @@ cell dev dev-clean "$out/valid-dev.jsonl" train.steps=24 --seeds 20 --only "naiv
   "naive, 8e-4" "distill, adapted, 1e-4" "distill, adapted, 2e-4" "distill, adapted" "distill, adapted, 8e-4"
 for seed in "${seeds[@]:-10 11 12}"; do
   cell clean test-clean "$out/valid-test.jsonl" --seeds $seed --only "naive, micro-batches of 4" "naive, 88 steps" "naive, 88 steps, same text" default "default, adapted" paper distill "distill, adapted" \
-    "distill, adapted, surer" "alm, adapted"
+    "distill, adapted, surer" "alm, adapted" "distill, adapted self" "kld, adapted self"
   cell junk test-junk "$out/valid-test.jsonl" --seeds $seed --only default "default, adapted" paper "lines 99 %" "lines 99 %, groups -1" oracle "lines, distill"
 done
