@@ -84,7 +84,7 @@ def write(options: argparse.Namespace, folder: Path, texts: list[str]) -> dict:
 
 
 def bake(options: argparse.Namespace, folder: Path, kind: str) -> dict:
-    from vocagno.integrations.baking import bake_file
+    from vocagno.integrations.baking.whole_file import bake_file
 
     unit, rule = KINDS[kind]
     student, store = TokenSpans(options.student), ScoreStore(folder / "scores")

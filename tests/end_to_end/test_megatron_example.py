@@ -18,7 +18,7 @@ from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.integrations.baked_files import BakedLosses
-from vocagno.integrations.baking import bake_file
+from vocagno.integrations.baking.whole_file import bake_file
 from vocagno.integrations.token_files import TokenFileError, open_token_file
 from vocagno.tokens.buckets import buckets
 

@@ -125,7 +125,7 @@ def weigh():
     from vocagno import TokenSpans
     from vocagno.config.guidance import GuidanceConfig
     from vocagno.integrations.baked_files import LOSSES, WEIGHTS
-    from vocagno.integrations.baking import Baker
+    from vocagno.integrations.baking.documents import Baker
 
     def weigh(tokenizer, store, texts):
         spans, rule = TokenSpans(tokenizer), GuidanceConfig()

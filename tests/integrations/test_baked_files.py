@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow")
 from imports import modules_after
 from vocagno.data.store.shards import StoreError
 from vocagno.integrations.baked_files import LOSSES, MANIFEST, WEIGHTS, BakedLosses
-from vocagno.integrations.baking import BakedParts
+from vocagno.integrations.baking.parts import BakedParts
 from vocagno.integrations.token_files import TokenFileError, blocks_hash, sample_hash
 from vocagno.system.files import digest
 
@@ -157,7 +157,7 @@ def test_a_stopped_run_resumes_and_nothing_else_does(tmp_path, tokens):
 def test_a_run_killed_between_renames_resumes(tmp_path, tokens, monkeypatch):
     folder = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr("vocagno.integrations.baking.flush_folder", lambda _: 1 / 0)
+        patch.setattr("vocagno.integrations.baking.parts.flush_folder", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             write(folder, tokens)
     (folder / WEIGHTS).rename(folder / ".making" / WEIGHTS)  # as if one rename had happened

@@ -31,9 +31,9 @@ from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.collator import Collator
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.guidance.selective import token_weights
-from vocagno.integrations import baking
 from vocagno.integrations.baked_files import CANDIDATES, LOSSES, WEIGHTS, BakedLosses
-from vocagno.integrations.baking import Baker, bake_file, check_rule
+from vocagno.integrations.baking.documents import Baker, check_rule
+from vocagno.integrations.baking.whole_file import bake_file
 from vocagno.integrations.token_files import TokenFileError, open_token_file
 from vocagno.teacher.score_store import DocumentScores
 from vocagno.tokens.buckets import buckets
@@ -46,6 +46,7 @@ DOCUMENTS = [f"{number}: {text}" for number, text in enumerate([*TEXTS[:11], LON
 NUMBERED = [f"{number}: {text}" for number, text in enumerate(TEXTS * 3)]
 MANY = [*NUMBERED, NUMBERED[4], "\n".join(NUMBERED)]
 """One text is there twice; the last one is longer than two parts of `small`."""
+WHOLE_FILE = "vocagno.integrations.baking.whole_file"
 DEFAULT = GuidanceConfig()
 TOKEN = GuidanceConfig(unit="token")
 
@@ -114,7 +115,7 @@ def test_candidates_are_those_of_training(tmp_path, tokenizers, small, monkeypat
     with pytest.raises(ConfigError, match="does not say its teacher's tokenizer"):
         bake_file(file, student, store, tmp_path / "wrong", loose, targets=targets)
     known["tokenizer"] = targets.teachers[0]
-    monkeypatch.setattr(baking, "LEAST_COMPARED", 1.1)
+    monkeypatch.setattr(f"{WHOLE_FILE}.LEAST_COMPARED", 1.1)
     with pytest.raises(GuidanceError, match="tokens with a teacher loss have candidates"):
         bake_file(file, student, store, tmp_path / "wrong", loose, targets=targets)
     assert found.candidates.shape == found.candidate_mass.shape == (len(found), 4)
@@ -218,15 +219,15 @@ def whole_file(tmp_path, tokenizers):
 @pytest.fixture
 def small(monkeypatch):
     """Parts of 400 tokens, batches of 150."""
-    monkeypatch.setattr(baking, "PART_TOKENS", 400)
-    monkeypatch.setattr(baking, "BATCH_TOKENS", 150)
+    monkeypatch.setattr(f"{WHOLE_FILE}.PART_TOKENS", 400)
+    monkeypatch.setattr(f"{WHOLE_FILE}.BATCH_TOKENS", 150)
 
 
 def test_parts_and_batches_give_the_streams_of_one(whole_file, tmp_path, small, monkeypatch):
     spans, store, file = whole_file
     bake_file(file, spans, store, tmp_path / "parts", TOKEN, DEFAULT)
     for name in ("PART_TOKENS", "BATCH_TOKENS"):
-        monkeypatch.setattr(baking, name, 1 << 20)
+        monkeypatch.setattr(f"{WHOLE_FILE}.{name}", 1 << 20)
     counts = bake_file(file, spans, store, tmp_path / "one", TOKEN, DEFAULT)
     parts, one = (BakedLosses(tmp_path / name) for name in ("parts", "one"))
     assert len(one) == file.num_tokens > 1000
@@ -248,8 +249,8 @@ def test_parts_and_batches_give_the_streams_of_one(whole_file, tmp_path, small, 
 def test_memory_is_that_of_a_batch(tmp_path, tokenizers, monkeypatch):
     """Of a file eight times as large the peak is the same, and no batch is larger than a document
     and the limit."""
-    monkeypatch.setattr(baking, "PART_TOKENS", 20_000)
-    monkeypatch.setattr(baking, "BATCH_TOKENS", 2_000)
+    monkeypatch.setattr(f"{WHOLE_FILE}.PART_TOKENS", 20_000)
+    monkeypatch.setattr(f"{WHOLE_FILE}.BATCH_TOKENS", 2_000)
     texts = [" ".join(MANY[i : i + 3]) for i in range(len(MANY) - 3)]
     store = write_losses(tmp_path / "scores", tokenizers["byte-level"], texts)
     documents, spans = documents_of(tokenizers["llama"], texts), TokenSpans(tokenizers["llama"])

@@ -325,7 +325,8 @@ def bake(options: Any) -> dict[str, Any]:
     )
 
     from vocagno.data.store.format import REFUSED, say_omitted
-    from vocagno.integrations.baking import bake_file, check_rule
+    from vocagno.integrations.baking.documents import check_rule
+    from vocagno.integrations.baking.whole_file import bake_file
     from vocagno.teacher.score_store import ScoreStore
 
     if rule is not None:

@@ -11,14 +11,14 @@ import signal
 import sys
 
 from vocagno.cli.app import main
-from vocagno.integrations import baking
+from vocagno.integrations.baking import parts, whole_file
 
-baking.PART_TOKENS, baking.BATCH_TOKENS = 400, 150
+whole_file.PART_TOKENS, whole_file.BATCH_TOKENS = 400, 150
 
 
 def arm(point, turn):
     """Makes this process die in the turn-th call of a step: half of it is done."""
-    parts, left = baking.BakedParts, [turn]
+    left = [turn]
 
     def due():
         left[0] -= 1
@@ -35,14 +35,14 @@ def arm(point, turn):
             os.kill(os.getpid(), signal.SIGKILL)
         return steps[point][1](*arguments)
 
-    original = parts.write
-    parts.write = write
+    original = parts.BakedParts.write
+    parts.BakedParts.write = write
     steps = {
-        "note": ("write_json", baking.write_json),
-        "finish": ("flush_folder", baking.flush_folder),
+        "note": ("write_json", parts.write_json),
+        "finish": ("flush_folder", parts.flush_folder),
     }
     if point in steps:
-        setattr(baking, steps[point][0], dying)
+        setattr(parts, steps[point][0], dying)
 
 
 if __name__ == "__main__":
