@@ -21,7 +21,6 @@ import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,8 +39,13 @@ from vocagno.guidance.bucket_targets import BucketTargets, check_targets
 from vocagno.guidance.collator import Collator, line_ends
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.integrations.conversations import Conversation, conversation, learnt_tokens
-from vocagno.teacher.candidates import Candidates
+from vocagno.integrations.conversations import (
+    Conversation,
+    conversation,
+    learnt_tokens,
+    limit_text_to,
+    move_answer_scores,
+)
 from vocagno.teacher.score_store import NOT_SCORED, DocumentScores, ScoresOfTexts, ScoreStore
 from vocagno.teacher.scoring import Teacher
 from vocagno.tokens.student_tokenizer import eos_warning
@@ -300,12 +304,12 @@ class TeacherLossColumns:
             compared = student.answers
             # An example without scores has no teacher tokens to move.
             if not scores[number].missing:
-                scores[number], compared = _of_answers(
+                scores[number], compared = move_answer_scores(
                     scores[number], teacher.answers, student.answers
                 )
             with _naming(number):
                 row = self._row(examples["messages"][number], tokens[number], number)
-            rows.append(_only_text_of(row, compared))
+            rows.append(limit_text_to(row, compared))
         return rows, scores
 
     def _row(self, messages: Any, tokens: TokenizedTexts, number: int) -> Row:
@@ -393,67 +397,6 @@ def _truncate(row: Row, max_length: int | None) -> Row:
         sizes[has_tokens],
         np.minimum(row.num_prompt, sizes)[has_tokens],
     )
-
-
-def _only_text_of(row: Row, parts: NDArray[np.int32]) -> Row:
-    """A row whose tokens cover text only if they share some with one of these parts.
-
-    So the text that templates write does not count as text that the teacher fails to cover.
-
-    Args:
-        parts: (P, 2) bytes, in order.
-    """
-    starts, ends = row.spans.T
-    after = np.searchsorted(parts[:, 1], starts, side="right")
-    begins = np.append(parts[:, 0], np.iinfo(np.int32).max)[after]
-    return replace(row, spans=np.stack([starts, np.where(begins < ends, ends, starts)], 1))
-
-
-def _of_answers(
-    scores: DocumentScores, teacher_answers: NDArray[np.int32], student_answers: NDArray[np.int32]
-) -> tuple[DocumentScores, NDArray[np.int32]]:
-    """Moves the teacher's tokens of the answers to the bytes of the answers in the student's text.
-
-    A token that also covers text around an answer has no loss. The text that the student's template
-    writes before an answer becomes one token without a loss. So a token of the student that covers
-    a part of it and of an answer is in a group without a loss.
-
-    Args: teacher_answers, student_answers: (A, 2) bytes of the same answers in both texts.
-    Returns: the moved scores; (A, 2) the bytes of each answer from the first to the last token that
-        covers nothing else.
-    """
-    spans, losses, before = [np.empty((0, 2), np.int32)], [np.empty(0, np.float16)], 0
-    compared = student_answers.copy()
-    # Rows in `scores` of the tokens. -1 is the row without candidates that is appended below.
-    places = [np.empty(0, np.intp)]
-    for number, ((start, end), (begins, ends)) in enumerate(
-        zip(teacher_answers.tolist(), student_answers.tolist(), strict=True)
-    ):
-        spans.append(np.array([[before, begins]], np.int32))
-        losses.append(np.full(1, np.nan, np.float16))
-        before = ends
-        inside = np.clip(scores.spans, start, end)
-        shared = np.flatnonzero(inside[:, 0] < inside[:, 1])
-        is_whole = (inside[shared] == scores.spans[shared]).all(1)
-        spans.append((inside[shared] + (begins - start)).astype(np.int32))
-        if is_whole.any():
-            compared[number] = spans[-1][is_whole][[0, -1], [0, 1]]
-        losses.append(np.where(is_whole, scores.nll[shared], np.float16(np.nan)))
-        places += [np.array([-1]), np.where(is_whole, shared, -1)]
-    # Tokens stand before the first answer, so none of these is the first of its text.
-    nll = np.concatenate(losses)
-    candidates = scores.candidates
-    if candidates is not None:
-        nothing = Candidates.none(
-            1,
-            candidates.ids.shape[1],
-            is_sampled=candidates.is_sampled,
-            has_entropy=candidates.entropy is not None,
-        )
-        candidates = Candidates.concatenate([candidates, nothing])[np.concatenate(places)]
-    spans_of_all = np.concatenate(spans)
-    moved = replace(scores, spans=spans_of_all, nll=nll, candidates=candidates, first_row=1)
-    return moved, compared
 
 
 def _unshift(values: NDArray[Any], num_tokens: int, name: str) -> NDArray[Any]:

@@ -2,19 +2,22 @@
 
 A student and a teacher with different chat templates read different texts of a conversation. What
 they share are the answers: the contents of the assistant's messages, without surrounding white
-space.
+space. So the teacher's scores of the answers are moved to where the student's text has them.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vocagno.data.corpus_files import CorpusError
+from vocagno.data.rows import Row
 from vocagno.errors import InputError
+from vocagno.teacher.candidates import Candidates
+from vocagno.teacher.score_store import DocumentScores
 
 Messages = Sequence[Mapping[str, Any]]
 """A conversation: mappings with a `role` and a `content`."""
@@ -150,3 +153,64 @@ def _answers(text: str, between: Sequence[str], answers: Sequence[str]) -> NDArr
         spans.append((start, start + len(written.strip().encode())))
         at = end + len(after)
     return np.array(spans, np.int32).reshape(-1, 2)
+
+
+def limit_text_to(row: Row, parts: NDArray[np.int32]) -> Row:
+    """A row whose tokens cover text only if they share some with one of these parts.
+
+    So the text that templates write does not count as text that the teacher fails to cover.
+
+    Args:
+        parts: (P, 2) bytes, in order.
+    """
+    starts, ends = row.spans.T
+    after = np.searchsorted(parts[:, 1], starts, side="right")
+    begins = np.append(parts[:, 0], np.iinfo(np.int32).max)[after]
+    return replace(row, spans=np.stack([starts, np.where(begins < ends, ends, starts)], 1))
+
+
+def move_answer_scores(
+    scores: DocumentScores, teacher_answers: NDArray[np.int32], student_answers: NDArray[np.int32]
+) -> tuple[DocumentScores, NDArray[np.int32]]:
+    """Moves the teacher's tokens of the answers to the bytes of the answers in the student's text.
+
+    A token that also covers text around an answer has no loss. The text that the student's template
+    writes before an answer becomes one token without a loss. So a token of the student that covers
+    a part of it and of an answer is in a group without a loss.
+
+    Args: teacher_answers, student_answers: (A, 2) bytes of the same answers in both texts.
+    Returns: the moved scores; (A, 2) the bytes of each answer from the first to the last token that
+        covers nothing else.
+    """
+    spans, losses, before = [np.empty((0, 2), np.int32)], [np.empty(0, np.float16)], 0
+    compared = student_answers.copy()
+    # Rows in `scores` of the tokens. -1 is the row without candidates that is appended below.
+    places = [np.empty(0, np.intp)]
+    for number, ((start, end), (begins, ends)) in enumerate(
+        zip(teacher_answers.tolist(), student_answers.tolist(), strict=True)
+    ):
+        spans.append(np.array([[before, begins]], np.int32))
+        losses.append(np.full(1, np.nan, np.float16))
+        before = ends
+        inside = np.clip(scores.spans, start, end)
+        shared = np.flatnonzero(inside[:, 0] < inside[:, 1])
+        is_whole = (inside[shared] == scores.spans[shared]).all(1)
+        spans.append((inside[shared] + (begins - start)).astype(np.int32))
+        if is_whole.any():
+            compared[number] = spans[-1][is_whole][[0, -1], [0, 1]]
+        losses.append(np.where(is_whole, scores.nll[shared], np.float16(np.nan)))
+        places += [np.array([-1]), np.where(is_whole, shared, -1)]
+    # Tokens stand before the first answer, so none of these is the first of its text.
+    nll = np.concatenate(losses)
+    candidates = scores.candidates
+    if candidates is not None:
+        nothing = Candidates.none(
+            1,
+            candidates.ids.shape[1],
+            is_sampled=candidates.is_sampled,
+            has_entropy=candidates.entropy is not None,
+        )
+        candidates = Candidates.concatenate([candidates, nothing])[np.concatenate(places)]
+    spans_of_all = np.concatenate(spans)
+    moved = replace(scores, spans=spans_of_all, nll=nll, candidates=candidates, first_row=1)
+    return moved, compared

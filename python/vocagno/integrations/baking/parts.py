@@ -19,12 +19,7 @@ from numpy.typing import NDArray
 
 from vocagno.data.store.format import write_entries
 from vocagno.data.store.state import Claim, first_difference
-from vocagno.integrations.baked_files import (
-    MANIFEST,
-    read_manifest,
-    stream_header,
-    write_manifest,
-)
+from vocagno.integrations.baked_files import MANIFEST, read_manifest, stream_header, write_manifest
 from vocagno.integrations.token_files import TokenFileError, sample_hash
 from vocagno.system.files import atomic_file, digest, flush_folder, write_json
 from vocagno.system.shared_work import exclusively, share
