@@ -6,9 +6,10 @@
 
 Models of this size generate next to no right answers, so that counting these would tell nothing.
 Each model is given question and answer, and has two measures: its loss on the answer in nats a
-byte, and the share of the questions whose final number it gives more than half of the probability
-after the gold reasoning (a greedy decoder would then write the number). Each line of QUESTIONS has
-`question` and `answer`, and the answer ends in `#### NUMBER`.
+byte, and the share of the questions whose final number, with the space before it and the full stop
+behind it, has more than half of the probability after the gold reasoning and `The answer is`.
+Errors are standard errors over the questions; they hold for these models, not for others that are
+trained alike. Each line of QUESTIONS has `question` and `answer`, which ends in `#### NUMBER`.
 """
 
 import argparse
@@ -38,23 +39,26 @@ class GoldAnswer:
     answer_start: int
     """The answer's first byte in the text's UTF-8."""
     number_start: int
-    """The first byte of the final number, which ends one byte before the end of the text."""
+    """The byte of the space before the final number, which ends the text with a full stop."""
 
     @classmethod
     def of(cls, question: str, answer: str) -> "GoldAnswer":
         """Joins a question and its answer in the wording of the usual few-shot prompts.
 
         Calculator annotations (`<<16-3=13>>`) are omitted: no model meets them elsewhere.
-        Raises: InputError for an answer without a final number.
+        Raises: InputError for an answer without a final number, and for text that UTF-8 lacks.
         """
         reasoning, mark, number = re.sub(r"<<[^>]*>>", "", answer).rpartition("####")
         number = number.strip()
         if not mark or not number:
             raise InputError(f"the answer to {question[:40]!r} does not end in '#### NUMBER'")
         asked = f"Question: {question.strip()}\nAnswer:"
-        reasoned = f"{asked} {reasoning.strip()} The answer is "
-        starts = (len(part.encode()) for part in (asked, reasoned))
-        return cls(f"{reasoned}{number}.", *starts)
+        reasoned = f"{asked} {reasoning.strip()} The answer is"
+        try:
+            starts = [len(part.encode()) for part in (asked, reasoned)]
+        except UnicodeEncodeError as error:
+            raise InputError(f"{question[:40]!r} has a lone surrogate, or its answer") from error
+        return cls(f"{reasoned} {number}.", *starts)
 
     @property
     def num_bytes(self) -> int:
@@ -72,32 +76,37 @@ class AnswerLosses:
     """The loss on only the final number, after the gold reasoning."""
 
     @classmethod
-    def of(cls, answers: Sequence[GoldAnswer], store: Path) -> "AnswerLosses":
+    def of(cls, answers: Sequence[GoldAnswer], store: ScoreStore) -> "AnswerLosses":
         """Reads the losses from a store of the texts' scores.
-        Raises: InputError for a text, or a token of an answer, without a loss."""
+        Raises: InputError for a text, or a token of an answer, without a loss, and for a token of
+            which only a part is of the answer, or of the number."""
         losses = []
-        scored = ScoresOfTexts(ScoreStore(store)).find([answer.text for answer in answers])
+        scored = ScoresOfTexts(store).find([answer.text for answer in answers])
         for answer, scores in zip(answers, scored, strict=True):
+            reason = scores.missing
             starts, ends = scores.spans.T
-            is_number = (ends > answer.number_start) & (starts < len(answer.text.encode()) - 1)
-            parts = (scores.nll[ends > answer.answer_start], scores.nll[is_number])
-            if scores.missing or not all(part.size and np.isfinite(part).all() for part in parts):
-                reason = scores.missing or "a token of the answer has no loss"
-                raise InputError(f"{store}: has no scores of {answer.text[:50]!r}: {reason}")
+            parts = []
+            for first in (answer.answer_start, answer.number_start):
+                if ((starts < first) & (ends > first)).any():
+                    reason = reason or "a token covers the beginning of the answer, or number"
+                parts.append(scores.nll[starts >= first])
+            if not reason and not all(part.size and np.isfinite(part).all() for part in parts):
+                reason = "a token of the answer has no loss"
+            require(not reason, f"{store.folder}: has no loss on {answer.text[:50]!r}: {reason}")
             losses.append([part.sum(dtype=float) for part in parts])
         return cls(*np.array(losses).T)
 
 
 def read_answers(path: Path, most: int | None = None) -> list[GoldAnswer]:
     """Reads the first questions of a file, at most `most`; None for all.
-    Raises: InputError for a file without questions, and for a line without an answer."""
+    Raises: InputError for less than two questions, and for a line without an answer."""
     answers = []
     for where, record in islice(json_records(path), most):
         question, answer = (record.get(name) for name in ("question", "answer"))
         if not isinstance(question, str) or not isinstance(answer, str):
             raise InputError(f"{where}: needs `question` and `answer`, both text")
         answers.append(GoldAnswer.of(question, answer))
-    require(bool(answers), f"{path}: has no questions")
+    require(len(answers) > 1, f"{path}: has {len(answers)} questions, needs 2 for an error")
     return answers
 
 
@@ -110,11 +119,17 @@ def mean_per_byte(loss_Q: NDArray[Any], answers: Sequence[GoldAnswer]) -> tuple[
     mean = float(loss_Q.sum() / bytes_Q.sum())
     count = len(answers)
     squares = float(((loss_Q - mean * bytes_Q) ** 2).sum())
-    return mean, (squares * count / max(1, count - 1)) ** 0.5 / float(bytes_Q.sum())
+    return mean, (squares * count / (count - 1)) ** 0.5 / float(bytes_Q.sum())
 
 
-def compare(answers: Sequence[GoldAnswer], stores: Sequence[Path]) -> Iterator[str]:
-    """Yields the rows of a table in Markdown, whose differences are from the first store."""
+def compare(answers: Sequence[GoldAnswer], folders: Sequence[Path]) -> Iterator[str]:
+    """Yields the rows of a table in Markdown, whose differences are from the first store.
+
+    Raises: InputError for stores of one name, or of scores that were computed in other ways.
+    """
+    stores = [ScoreStore(folder) for folder in folders]
+    for number, store in enumerate(stores):
+        _check_alike(stores[:number], store)
     losses = [AnswerLosses.of(answers, store) for store in stores]
     yield "| model | answers, nats a byte | difference from the first | numbers above one half |"
     yield "|---|--:|--:|--:|"
@@ -123,7 +138,20 @@ def compare(answers: Sequence[GoldAnswer], stores: Sequence[Path]) -> Iterator[s
         further, error_of_it = mean_per_byte(model.answer_Q - losses[0].answer_Q, answers)
         difference = "-" if model is losses[0] else f"{further:+.4f} ± {error_of_it:.4f}"
         share = float((model.number_Q < np.log(2)).mean())
-        yield f"| {store.name} | {mean:.4f} ± {error:.4f} | {difference} | {share:.1%} |"
+        spread = (share * (1 - share) / len(answers)) ** 0.5
+        cells = f"{mean:.4f} ± {error:.4f} | {difference} | {share:.1%} ± {spread:.1%}"
+        yield f"| {store.folder.name} | {cells} |"
+
+
+def _check_alike(stores: Sequence[ScoreStore], store: ScoreStore) -> None:
+    """Checks that differences between these stores are of the models, and rows can be told apart.
+    Raises: InputError that names both stores."""
+    for other in stores:
+        pair = f"{store.folder} and {other.folder}"
+        require(store.folder.name != other.folder.name, f"{pair}: give the stores two names")
+        for name in ("context", "min_context", "dtype"):
+            values = [of.manifest.made_from.get(name) for of in (store, other)]
+            require(values[0] == values[1], f"{pair}: {name} is {values[0]} and {values[1]}")
 
 
 def main() -> None:
@@ -136,8 +164,10 @@ def main() -> None:
     is_comparison = bool(options.stores)
     try:
         require(is_comparison == (options.write is None), "give either --write TEXT or stores")
+        require(options.most is None or options.most > 1, "--most: expected 2 questions or more")
         answers = read_answers(options.questions, options.most)
         if options.write:
+            require(not options.write.exists(), f"{options.write}: exists; delete it first")
             lines = (json.dumps({"text": answer.text}) + "\n" for answer in answers)
             with atomic_file(options.write) as file:
                 file.write("".join(lines).encode())

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The study of real pretrained models, on two cores with AMX: an hour to begin with, then one and a half for each order of the rows.
+# The study of real pretrained models, on two cores that multiply bfloat16: an hour and a half to begin with, then two hours for each order.
 #   bash configs/study/real.sh TRAIN.jsonl VALID.jsonl SMOLLM2.gguf GEMMA.gguf OUT [SEED...]
 # From the folder of the project, with vocagno on the path. Both files hold their models' weights: SmolLM2-135M-Instruct and Gemma 3 270M.
 set -euo pipefail
@@ -58,6 +58,6 @@ cell dev dev-clean "$out/valid-dev.jsonl" train.steps=24 --seeds 20 --only "naiv
   "naive, 8e-4" "distill, adapted, 1e-4" "distill, adapted, 2e-4" "distill, adapted" "distill, adapted, 8e-4"
 for seed in "${seeds[@]:-10 11 12}"; do
   cell clean test-clean "$out/valid-test.jsonl" --seeds $seed --only "naive, micro-batches of 4" "naive, 88 steps" "naive, 88 steps, same text" default "default, adapted" paper distill "distill, adapted" \
-    "distill, adapted, surer" "alm, adapted" "distill, adapted self" "kld, adapted self"
+    "distill, adapted, surer" "alm, adapted" "distill, adapted self" "distill, adapted self, live" "kld, adapted self"
   cell junk test-junk "$out/valid-test.jsonl" --seeds $seed --only default "default, adapted" paper "lines 99 %" "lines 99 %, groups -1" oracle "lines, distill"
 done
