@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[1]
 BOUNDS = {
     "lines of code of python/vocagno": 21_900,
     "modules of python/vocagno": 146,
-    "lines of code of research": 2_440,
-    "lines of code of tests": 27_830,
+    "lines of code of research": 2_490,
+    "lines of code of tests": 27_870,
     "lines of code of benches": 4_665,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
