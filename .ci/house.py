@@ -21,7 +21,7 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of code of python/vocagno": 21_900,
+    "lines of code of python/vocagno": 21_915,
     "modules of python/vocagno": 146,
     "lines of code of research": 2_490,
     "lines of code of tests": 27_870,

@@ -1,7 +1,9 @@
 """Buckets of two vocabularies: their definition by hand, and what they promise of distributions,
 counted out on toy languages, in which everything is known."""
 
+import gc
 import pickle
+import weakref
 from collections import defaultdict
 from itertools import product
 
@@ -290,6 +292,19 @@ def test_what_the_student_would_have_in_one_token_cannot_follow(tokenizers, name
     none = np.array([-1, side.vocabulary_size, 1 << 24])
     assert boundaries.can_follow(np.full(3, before[0]), none).all()
     assert boundaries.can_follow(none, np.full(3, before[0])).all()
+
+
+def test_buckets_do_not_hold_the_teachers_tokenizer(tokenizers, tmp_path):
+    """One of 262,144 ids would take 160 MB of a run that has no more use for it."""
+    student = TokenSpans(tokenizers["byte-level"])
+    for _ in ("made", "read from the cache"):
+        teacher = TokenSpans(tokenizers["llama"])
+        held = weakref.ref(teacher)
+        made = vocagno.buckets(student, teacher, cache=tmp_path)
+        assert made.boundaries is not None
+        del teacher
+        gc.collect()
+        assert held() is None
 
 
 def test_a_file_is_found_and_another_one_refused(tokenizers, tmp_path, monkeypatch):

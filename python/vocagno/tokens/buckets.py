@@ -53,6 +53,27 @@ class BucketError(InputError):
     other tokenizers."""
 
 
+class _Pieces(NamedTuple):
+    """The texts of all ids of a vocabulary, one after the other, in an eighth of the memory of as
+    many objects."""
+
+    joined: bytes
+    ends: NDArray[np.int64]
+    """(V + 1,) where each id's text ends, after a 0."""
+
+    @classmethod
+    def of(cls, spans: TokenSpans) -> _Pieces:
+        """Joins the texts of a tokenizer's ids; an id without a text of its own has none."""
+        pieces = [piece or b"" for piece in spans.text_pieces()]
+        return cls(b"".join(pieces), np.cumsum([0, *map(len, pieces)]))
+
+    def text(self, index: int) -> bytes:
+        """Returns the bytes of an id; empty for one without text, and beyond the vocabulary."""
+        if not 0 <= index < len(self.ends) - 1:
+            return b""
+        return self.joined[self.ends[index] : self.ends[index + 1]]
+
+
 class Boundaries:
     """Decides which teacher tokens can follow a student token, where both sides start a token.
 
@@ -63,17 +84,27 @@ class Boundaries:
     """
 
     def __init__(self, student: TokenSpans, teacher: TokenSpans) -> None:
-        self._sides = student, teacher
-        self._student_pieces, self._teacher_pieces = student.text_pieces(), teacher.text_pieces()
+        # Of the teacher's tokenizer only the texts are kept: one of 262,144 ids holds 160 MB.
+        self._student, self._teacher_pieces = student, _Pieces.of(teacher)
+        self._student_pieces = _Pieces.of(student)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forgets all pairs of tokens."""
         # Sorted pairs and their answers. The first pair never occurs; it is there because `take`
         # needs an entry. Both are in one tuple, which is replaced at once, because threads may
         # share this object.
         self._remembered = np.array([np.iinfo(np.int64).min]), np.ones(1, np.bool_)
 
-    def __reduce__(self) -> tuple[type[Boundaries], tuple[TokenSpans, TokenSpans]]:
+    def __getstate__(self) -> dict[str, Any]:
         # Without the remembered pairs: `datasets` names its cache by the hash of this pickle, which
         # must be the same after use.
-        return Boundaries, self._sides
+        kept = ("_student", "_student_pieces", "_teacher_pieces")
+        return {name: getattr(self, name) for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._forget()
 
     def can_follow(self, before: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tells for each of n teacher tokens whether it can follow the student token before it.
@@ -100,7 +131,7 @@ class Boundaries:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        return self._sides[0].continuing_tokenizer()
+        return self._student.continuing_tokenizer()
 
     def _decide(self, pairs: list[int]) -> NDArray[np.bool_]:
         """Tells for each pair whether the student's tokenizer cuts the text of both tokens, one
@@ -108,17 +139,17 @@ class Boundaries:
         can_follow = np.ones(len(pairs), np.bool_)
         cuts, texts = [], []  # the pair's number and the byte to cut at, for each text to tokenize
         for number, pair in enumerate(pairs):
-            before = _piece_of(self._student_pieces, pair >> 32)
-            after = _piece_of(self._teacher_pieces, pair & _LOW_32_BITS)
+            before = self._student_pieces.text(pair >> 32)
+            after = self._teacher_pieces.text(pair & _LOW_32_BITS)
             if before and after and (text := text_of(before + after)):
                 can_follow[number] = False
                 # White space before a word may be cut in another way than at the end.
                 variants = [text, f"{text}x"] if after.isspace() else [text]
                 cuts += [(number, len(before))] * len(variants)
                 texts += variants
-        ids_of_texts = ids_in_context(texts, self._tokenizer, self._sides[0].name)
+        ids_of_texts = ids_in_context(texts, self._tokenizer, self._student.name)
         for (number, cut), text, ids in zip(cuts, texts, ids_of_texts, strict=True):
-            pieces = [_piece_of(self._student_pieces, index) for index in ids]
+            pieces = [self._student_pieces.text(index) for index in ids]
             is_changed = b"".join(pieces) != text.encode()
             can_follow[number] |= is_changed or cut in accumulate(map(len, pieces))
         return can_follow
@@ -370,11 +401,6 @@ def _possible_pieces(pieces: list[bytes | None]) -> list[bytes | None]:
     a byte-level one that was trained on text often has none.
     """
     return [None if piece and _NEVER_IN_UTF8.search(piece) else piece for piece in pieces]
-
-
-def _piece_of(pieces: list[bytes | None], index: int) -> bytes:
-    """Returns the bytes of an id; empty for an id without a text of its own."""
-    return (pieces[index] or b"") if 0 <= index < len(pieces) else b""
 
 
 def _components(teacher_of: NDArray[np.int32], student_of: NDArray[np.int32]) -> NDArray[np.int64]:
