@@ -37,8 +37,8 @@ adapt() {  # MODEL FOLDER LEARNING_RATE ITS_TENTH
 adapt gemma adapted 5e-5 5e-6
 adapt smollm2 adapted-smollm2 4e-4 4e-5 --student.eos "<|endoftext|>"
 
-score() {  # CELL TEACHER STORE
-  vocagno score "$out/$1/text.jsonl" --teacher.model "$out/$2" --out "$out/$1/$3" --teacher.context 512 --teacher.min_context 128 \
+score() {  # CELL TEACHER STORE [CONTEXT MIN_CONTEXT]
+  vocagno score "$out/$1/text.jsonl" --teacher.model "$out/$2" --out "$out/$1/$3" --teacher.context "${4:-512}" --teacher.min_context "${5:-128}" \
     --teacher.batch_tokens 2048 --teacher.dtype bfloat16 --candidates 8 --sampled --student "$out/smollm2"
 }
 
@@ -48,7 +48,11 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
   cut_to 520000 "$texts/$2.jsonl" > "$out/$1/more.jsonl"
   score "$1" gemma gemma
   score "$1" adapted/final adapted
-  [ "$1" != clean ] || score "$1" adapted-smollm2/final adapted-smollm2
+  if [ "$1" = clean ]; then
+    score "$1" adapted-smollm2/final adapted-smollm2
+    score "$1" adapted-smollm2/final adapted-smollm2-short 256 1
+    score "$1" adapted/final adapted-short 256 1
+  fi
   [ -e "$out/$1/oracle" ] || python -m research.known_scores "$out/$1/text.jsonl" "$out/$1/oracle" --kind oracle
   python -m research.study configs/study/real.yaml --out "$out/$1" --set "data.train=$out/$1/text.jsonl" "data.validation={mathematics: $3, other: $out/other.jsonl}" "${@:4}"
 }
@@ -58,6 +62,6 @@ cell dev dev-clean "$out/valid-dev.jsonl" train.steps=24 --seeds 20 --only "naiv
   "naive, 8e-4" "distill, adapted, 1e-4" "distill, adapted, 2e-4" "distill, adapted" "distill, adapted, 8e-4"
 for seed in "${seeds[@]:-10 11 12}"; do
   cell clean test-clean "$out/valid-test.jsonl" --seeds $seed --only "naive, micro-batches of 4" "naive, 88 steps" "naive, 88 steps, same text" default "default, adapted" paper distill "distill, adapted" \
-    "distill, adapted, surer" "alm, adapted" "distill, adapted self" "distill, adapted self, live" "kld, adapted self"
+    "distill, adapted, surer" "alm, adapted" "distill, adapted self" "distill, adapted self, live" "kld, adapted self" "distill, adapted self, short" "distill, adapted, short"
   cell junk test-junk "$out/valid-test.jsonl" --seeds $seed --only default "default, adapted" paper "lines 99 %" "lines 99 %, groups -1" oracle "lines, distill"
 done
