@@ -62,6 +62,6 @@ cell dev dev-clean "$out/valid-dev.jsonl" train.steps=24 --seeds 20 --only "naiv
   "naive, 8e-4" "distill, adapted, 1e-4" "distill, adapted, 2e-4" "distill, adapted" "distill, adapted, 8e-4"
 for seed in "${seeds[@]:-10 11 12}"; do
   cell clean test-clean "$out/valid-test.jsonl" --seeds $seed --only "naive, micro-batches of 4" "naive, 88 steps" "naive, 88 steps, same text" default "default, adapted" paper distill "distill, adapted" \
-    "distill, adapted, surer" "alm, adapted" "distill, adapted self" "distill, adapted self, live" "kld, adapted self" "distill, adapted self, short" "distill, adapted, short"
+    "distill, adapted, surer" "alm, adapted" "distill, adapted self" "distill, adapted self, live" "kld, adapted self" "distill, adapted self, short" "distill, adapted, short" "distill, adapted, live"
   cell junk test-junk "$out/valid-test.jsonl" --seeds $seed --only default "default, adapted" paper "lines 99 %" "lines 99 %, groups -1" oracle "lines, distill"
 done
