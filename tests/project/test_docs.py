@@ -187,8 +187,14 @@ REAL_ROWS = {
     "the default, from the adapted Gemma": "default, adapted",
     "`distill`, everywhere, from Gemma as it is": "distill",
     "**`distill`, everywhere, from the adapted Gemma**": "distill, adapted",
+    "the same, from a store of windows of 256 tokens": "distill, adapted, short",
+    "**the same, live**": "distill, adapted, live",
     "`distill`, where surer, from the adapted Gemma": "distill, adapted, surer",
     "`alm`, from the adapted Gemma": "alm, adapted",
+    "`distill`, everywhere, from SmolLM2 after the same text": "distill, adapted self",
+    "the same SmolLM2, from a store of windows of 256 tokens": "distill, adapted self, short",
+    "the same SmolLM2, live": "distill, adapted self, live",
+    "`kld`, from that SmolLM2, live": "kld, adapted self",
     "lines ≤ 1.8 nats a byte": "lines 99 %",
     "**the same, and `distill` from the adapted Gemma**": "lines, distill",
     "all but the known noise": "oracle",
@@ -205,6 +211,7 @@ ROWS_OF_README = {
         "distill, adapted",
         "lines, distill",
     ),
+    "the same, live": ("distill, adapted, live", None),
     "no junk at all, as a person would choose": (None, "oracle"),
 }
 """The rows of the README's table, with the variants on clean text and on text with junk."""
@@ -244,6 +251,24 @@ def test_the_tables_of_real_models_follow_from_their_runs():
         text = (ROOT / page).read_text(encoding="utf-8")
         shown = text.split("<!-- real models -->")[1].split("<!-- end of real models -->")[0]
         assert shown.strip().splitlines()[2:] == table
+
+
+def test_the_table_of_limits_follows_from_the_list_of_all():
+    """A limit in nats a byte; what is dropped of clean text and of junk, by Gemma and adapted."""
+    tables = (ROOT / "docs/study/real/limits.md").read_text(encoding="utf-8").split("## ")[1:]
+    shares = {}
+    for table in tables:
+        text, teacher = table.splitlines()[0].split(", ")
+        for row in table.splitlines()[4:]:
+            if row:
+                limit, noise, rest = (cell.strip() for cell in row.split("|")[1:-1])
+                shares[text, teacher, limit] = rest if text == "clean" else noise
+    cells = [("clean", "gemma"), ("junk", "gemma"), ("clean", "adapted"), ("junk", "adapted")]
+    lines = table_of("guidance", "limits").splitlines()[2:]
+    assert len(lines) == 4
+    for line in lines:
+        limit, *shown = [cell.strip().replace(" %", "%") for cell in line.split("|")[1:-1]]
+        assert shown == [shares[text, teacher, limit.strip("*")] for text, teacher in cells]
 
 
 def test_the_table_of_healing_follows_from_its_runs():
