@@ -271,6 +271,15 @@ def test_the_table_of_limits_follows_from_the_list_of_all():
         assert shown == [shares[text, teacher, limit.strip("*")] for text, teacher in cells]
 
 
+def test_what_gold_answers_cost_follows_from_their_table():
+    table = (ROOT / "docs/study/real/questions.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| ")]
+    nats = {cells[0].strip(): float(cells[1].split()[0]) for cells in rows[1:]}
+    costs = [nats[model] - nats["smollm2"] for model in ("naive", "distill-adapted")]
+    text = (ROOT / "docs/guidance.md").read_text(encoding="utf-8")
+    assert f"cost {costs[0]:.3f} nats a byte more than before, {costs[1]:.3f} after" in text
+
+
 def test_the_table_of_healing_follows_from_its_runs():
     """Losses in nats a byte, which are nats a token times the tokens a byte of the text."""
     lines = table_of("models", "healing").splitlines()[2:]
