@@ -17,7 +17,7 @@ import numpy as np
 from research.study_text import NoisyText, read_noise
 from vocagno.errors import InputError
 from vocagno.integrations.filtering import FilterRule, NoiseFilter
-from vocagno.teacher.score_store import ScoreStore
+from vocagno.teacher.score_store import ScoresOfTexts, ScoreStore
 
 LIMITS = (1.5, 1.8, 2.0, 2.25, 2.5, 3.0)
 
@@ -27,16 +27,20 @@ def shares_dropped(
 ) -> list[float | None]:
     """Returns the share of the noise, and of all other bytes, in lines above a limit.
 
-    None stands for a share of no bytes. Raises: InputError for a document without scores.
+    None stands for a share of no bytes. Raises: InputError for a document without scores, and for
+    noise beyond its end.
     """
     noise_filter = NoiseFilter(store, FilterRule(window_max_loss=limit))
     bytes_22 = np.zeros((2, 2), np.int64)  # noise or not, dropped or not
-    judgements = noise_filter.judge([document.text for document in documents])
-    for document, judged in zip(documents, judgements, strict=True):
-        if document.text and judged.missing:
-            where = f"{store.folder}: has no scores of {document.text[:40]!r}"
-            raise InputError(f"{where}: {judged.missing}")
-        size = len(document.text.encode())
+    texts = [document.text for document in documents]
+    judgements, scores = noise_filter.judge(texts), ScoresOfTexts(store).find(texts)
+    for document, judged, of_text in zip(documents, judgements, scores, strict=True):
+        beginning, size = repr(document.text[:40]), len(document.text.encode())
+        if document.text and of_text.missing:
+            missing = of_text.missing
+            raise InputError(f"{store.folder}: has no scores of {beginning}: {missing}")
+        if document.noise_N2.size and document.noise_N2.max() > size:
+            raise InputError(f"the noise of {beginning} ends behind its {size:,} bytes")
         is_noise = np.zeros(size, bool)
         for start, stop in document.noise_N2:
             is_noise[start:stop] = True

@@ -1,11 +1,13 @@
 """What a limit of lines drops of known noise, and of the rest."""
 
 import json
+from unittest.mock import Mock
 
 import pytest
 
 from noisy_texts import NOISY, write_line_losses
 from research.noise_by_limit import main
+from vocagno.teacher.score_store import REFUSED_BY_TEACHER
 
 TEXTS = [text for text in NOISY if text]
 
@@ -71,3 +73,18 @@ def test_a_text_without_scores_is_named(tmp_path, tokenizers, monkeypatch, capsy
     text = write_texts(tmp_path / "t.jsonl", junk_of)
     with pytest.raises(SystemExit, match=r"part: has no scores of '0: .*not scored"):
         rows(monkeypatch, capsys, text, tmp_path / "part")
+
+
+def test_a_text_that_the_teacher_could_not_read_is_named(tmp_path, store, monkeypatch, capsys):
+    """All of its bytes would count as text that the rule keeps."""
+    refused = Mock(find=lambda texts: [REFUSED_BY_TEACHER for _ in texts])
+    monkeypatch.setattr("research.noise_by_limit.ScoresOfTexts", lambda store: refused)
+    text = write_texts(tmp_path / "t.jsonl", junk_of)
+    with pytest.raises(SystemExit, match=r"has no scores of .*cannot be placed"):
+        rows(monkeypatch, capsys, text, store)
+
+
+def test_noise_beyond_the_end_is_refused(tmp_path, store, monkeypatch, capsys):
+    text = write_texts(tmp_path / "t.jsonl", lambda text: [[0, len(text.encode()) + 1]])
+    with pytest.raises(SystemExit, match="ends behind its"):
+        rows(monkeypatch, capsys, text, store)

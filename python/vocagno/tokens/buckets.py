@@ -54,7 +54,7 @@ class BucketError(InputError):
 
 
 class _Pieces(NamedTuple):
-    """The texts of all ids of a vocabulary, one after the other, in an eighth of the memory of as
+    """The texts of all ids of a vocabulary, one after the other, in a quarter of the memory of as
     many objects."""
 
     joined: bytes
