@@ -175,6 +175,8 @@ HEALING = [
     ("healing-own", "distill, old self"),
     ("healing-tinyllama", "naive"),
     ("healing-tinyllama", "distill, old self"),
+    ("healing-qwen", "naive"),
+    ("healing-qwen", "distill, old self"),
     ("healing-old", "naive"),
 ]
 """The studies and variants of the table of transferred models, by row."""
