@@ -15,10 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
+from research.scores import scores_of
 from vocagno.data.corpus import read_batches
 from vocagno.errors import InputError, require
 from vocagno.integrations.filtering import FilterRule, NoiseFilter
-from vocagno.teacher.score_store import ScoresOfTexts, ScoreStore
+from vocagno.teacher.score_store import ScoreStore
 
 EDGES = (0.5, 1.0, 1.5)
 """Nats a byte that part the bands of the teacher's loss on a line."""
@@ -36,14 +37,11 @@ def bands(
         tokens.
     """
     noise = NoiseFilter(ScoreStore(stores[0]), FilterRule(window_max_loss=limit))
-    student_a, student_b = (ScoresOfTexts(ScoreStore(path)).find(texts) for path in stores[1:])
+    # The teacher's are read to check them: a filter keeps the lines of a text without scores.
+    _, student_a, student_b = (scores_of(ScoreStore(path), texts) for path in stores)
     labels = [*(f"below {edge:g}" for edge in EDGES), f"{EDGES[-1]:g} or more", "noise"]
     counts, differences = np.zeros(len(labels)), np.zeros(len(labels))
-    for text, judged, a, b in zip(texts, noise.judge(texts), student_a, student_b, strict=True):
-        reasons = judged.missing, a.missing, b.missing
-        for path, reason in zip(stores, reasons, strict=True):
-            if text and reason:
-                raise InputError(f"{path}: has no scores of {text[:40]!r}: {reason}")
+    for judged, a, b in zip(noise.judge(texts), student_a, student_b, strict=True):
         if not np.array_equal(a.spans, b.spans):
             raise InputError(f"{stores[2]}: has other tokens than {stores[1]}; score both alike")
         starts, lines = judged.starts, judged.lines

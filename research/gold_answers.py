@@ -48,12 +48,12 @@ class GoldAnswer:
         Calculator annotations (`<<16-3=13>>`) are omitted: no model meets them elsewhere.
         Raises: InputError for an answer without a final number, and for text that UTF-8 lacks.
         """
-        reasoning, mark, number = re.sub(r"<<[^>]*>>", "", answer).rpartition("####")
-        number = number.strip()
+        parts = re.sub(r"<<[^>]*>>", "", answer).rpartition("####")
+        reasoning, mark, number = (part.strip() for part in parts)
         if not mark or not number:
             raise InputError(f"the answer to {question[:40]!r} does not end in '#### NUMBER'")
         asked = f"Question: {question.strip()}\nAnswer:"
-        reasoned = f"{asked} {reasoning.strip()} The answer is"
+        reasoned = f"{asked} {reasoning} The answer is"
         try:
             starts = [len(part.encode()) for part in (asked, reasoned)]
         except UnicodeEncodeError as error:

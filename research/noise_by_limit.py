@@ -9,51 +9,44 @@ of bytes. On a text without noise only what the rule costs is shown.
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from research.scores import scores_of
 from research.study_text import NoisyText, read_noise
 from vocagno.errors import InputError
 from vocagno.integrations.filtering import FilterRule, NoiseFilter
-from vocagno.teacher.score_store import ScoresOfTexts, ScoreStore
+from vocagno.teacher.score_store import ScoreStore
 
-LIMITS = (1.5, 1.8, 2.0, 2.25, 2.5, 3.0)
+LIMITS = [1.5, 1.8, 2.0, 2.25, 2.5, 3.0]
 
 
 def shares_dropped(
-    documents: Sequence[NoisyText], store: ScoreStore, limit: float
+    documents: list[NoisyText], store: ScoreStore, limit: float
 ) -> list[float | None]:
     """Returns the share of the noise, and of all other bytes, in lines above a limit.
 
-    None stands for a share of no bytes. Raises: InputError for a document without scores, and for
-    noise beyond its end.
+    None stands for a share of no bytes. All documents must have scores.
     """
-    noise_filter = NoiseFilter(store, FilterRule(window_max_loss=limit))
     bytes_22 = np.zeros((2, 2), np.int64)  # noise or not, dropped or not
     texts = [document.text for document in documents]
-    judgements, scores = noise_filter.judge(texts), ScoresOfTexts(store).find(texts)
-    for document, judged, of_text in zip(documents, judgements, scores, strict=True):
-        beginning, size = repr(document.text[:40]), len(document.text.encode())
-        if document.text and of_text.missing:
-            missing = of_text.missing
-            raise InputError(f"{store.folder}: has no scores of {beginning}: {missing}")
-        if document.noise_N2.size and document.noise_N2.max() > size:
-            raise InputError(f"the noise of {beginning} ends behind its {size:,} bytes")
-        is_noise = np.zeros(size, bool)
+    judgements = NoiseFilter(store, FilterRule(window_max_loss=limit)).judge(texts)
+    for document, judged in zip(documents, judgements, strict=True):
+        is_noise = np.zeros(judged.num_bytes, bool)
         for start, stop in document.noise_N2:
             is_noise[start:stop] = True
-        is_dropped = np.repeat(judged.lines.is_noise, np.diff([*judged.starts, size]))
+        is_dropped = np.repeat(judged.lines.is_noise, np.diff([*judged.starts, judged.num_bytes]))
         np.add.at(bytes_22, (is_noise.astype(int), is_dropped.astype(int)), 1)
-    totals = bytes_22.sum(1)
-    return [float(bytes_22[kind, 1] / totals[kind]) if totals[kind] else None for kind in (1, 0)]
+    counts = bytes_22[::-1].tolist()
+    return [dropped / (kept + dropped) if kept + dropped else None for kept, dropped in counts]
 
 
-def table(
-    documents: Sequence[NoisyText], store: ScoreStore, limits: Sequence[float]
-) -> Iterator[str]:
-    """Yields the rows of a table in Markdown, one for each limit."""
+def table(documents: list[NoisyText], store: ScoreStore, limits: list[float]) -> Iterator[str]:
+    """Yields the rows of a table in Markdown, one for each limit.
+    Raises: InputError for a document without scores."""
+    scores_of(store, [document.text for document in documents])  # a filter keeps what has none
     yield "| limit, nats a byte | noise dropped | other text dropped |"
     yield "|--:|--:|--:|"
     for limit in limits:
@@ -69,8 +62,8 @@ def main() -> None:
     parser.add_argument("--limits", type=float, nargs="+", default=LIMITS, help="nats a byte")
     options = parser.parse_args()
     try:
-        store = ScoreStore(options.store)
-        print("\n".join(table(read_noise(options.text), store, options.limits)))
+        documents, store = read_noise(options.text), ScoreStore(options.store)
+        print("\n".join(table(documents, store, options.limits)))
     except (InputError, OSError) as error:
         sys.exit(f"error: {error}")
 

@@ -77,15 +77,18 @@ class NoisyText(NamedTuple):
 def read_noise(path: Path) -> list[NoisyText]:
     """The documents of a file in the order of a corpus; one without `noise` has none.
 
-    Raises: InputError for ranges that are empty, out of order or overlap.
+    Raises: InputError for ranges that are empty, out of order, overlap or leave the document.
     """
     texts = []
     with path.open(encoding="utf-8") as file:
         for line in filter(str.strip, file):
             row = json.loads(line)
             noise = np.array(row.get("noise", []), np.int64).reshape(-1, 2)
-            if (np.diff(noise.ravel()) < 0).any() or (noise[:, 0] == noise[:, 1]).any():
+            if (np.diff(noise.ravel(), prepend=0) < 0).any() or (noise[:, 0] == noise[:, 1]).any():
                 raise InputError(f"{path}: `noise` has ranges that are empty or out of order")
+            beginning, size = row["text"][:40], len(row["text"].encode())
+            if noise.max(initial=0) > size:
+                raise InputError(f"{path}: `noise` of {beginning!r} ends behind its {size:,} bytes")
             texts.append(NoisyText(row["text"], noise))
     return texts
 

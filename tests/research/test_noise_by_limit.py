@@ -78,7 +78,7 @@ def test_a_text_without_scores_is_named(tmp_path, tokenizers, monkeypatch, capsy
 def test_a_text_that_the_teacher_could_not_read_is_named(tmp_path, store, monkeypatch, capsys):
     """All of its bytes would count as text that the rule keeps."""
     refused = Mock(find=lambda texts: [REFUSED_BY_TEACHER for _ in texts])
-    monkeypatch.setattr("research.noise_by_limit.ScoresOfTexts", lambda store: refused)
+    monkeypatch.setattr("research.scores.ScoresOfTexts", lambda store: refused)
     text = write_texts(tmp_path / "t.jsonl", junk_of)
     with pytest.raises(SystemExit, match=r"has no scores of .*cannot be placed"):
         rows(monkeypatch, capsys, text, store)

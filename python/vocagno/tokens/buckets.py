@@ -85,26 +85,24 @@ class Boundaries:
 
     def __init__(self, student: TokenSpans, teacher: TokenSpans) -> None:
         # Of the teacher's tokenizer only the texts are kept: one of 262,144 ids holds 160 MB.
-        self._student, self._teacher_pieces = student, _Pieces.of(teacher)
-        self._student_pieces = _Pieces.of(student)
-        self._forget()
+        self._set_up(student, _Pieces.of(teacher))
 
-    def _forget(self) -> None:
-        """Forgets all pairs of tokens."""
+    def _set_up(self, student: TokenSpans, teacher_pieces: _Pieces) -> None:
+        """Sets all attributes, without any pair of tokens."""
+        self._student, self._teacher_pieces = student, teacher_pieces
+        self._student_pieces = _Pieces.of(student)
         # Sorted pairs and their answers. The first pair never occurs; it is there because `take`
         # needs an entry. Both are in one tuple, which is replaced at once, because threads may
         # share this object.
         self._remembered = np.array([np.iinfo(np.int64).min]), np.ones(1, np.bool_)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> tuple[TokenSpans, _Pieces]:
         # Without the remembered pairs: `datasets` names its cache by the hash of this pickle, which
         # must be the same after use.
-        kept = ("_student", "_student_pieces", "_teacher_pieces")
-        return {name: getattr(self, name) for name in kept}
+        return self._student, self._teacher_pieces
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._forget()
+    def __setstate__(self, state: tuple[TokenSpans, _Pieces]) -> None:
+        self._set_up(*state)
 
     def can_follow(self, before: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tells for each of n teacher tokens whether it can follow the student token before it.
