@@ -42,6 +42,10 @@ score() {  # CELL TEACHER STORE [CONTEXT MIN_CONTEXT]
     --teacher.batch_tokens 2048 --teacher.dtype bfloat16 --candidates 8 --sampled --student "$out/smollm2"
 }
 
+train() {  # CELL HELD_OUT OPTIONS...
+  python -m research.study configs/study/real.yaml --out "$out/$1" --set "data.train=$out/$1/text.jsonl" "data.validation={mathematics: $2, other: $out/other.jsonl}" "${@:3}"
+}
+
 cell() {  # NAME TEXT HELD_OUT OPTIONS...
   mkdir -p "$out/$1"
   cut_to 290000 "$texts/$2.jsonl" > "$out/$1/text.jsonl"
@@ -54,7 +58,7 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
     score "$1" adapted/final adapted-short 256 1
   fi
   [ -e "$out/$1/oracle" ] || python -m research.known_scores "$out/$1/text.jsonl" "$out/$1/oracle" --kind oracle
-  python -m research.study configs/study/real.yaml --out "$out/$1" --set "data.train=$out/$1/text.jsonl" "data.validation={mathematics: $3, other: $out/other.jsonl}" "${@:4}"
+  train "$1" "$3" "${@:4}"
 }
 
 # Half the steps, to choose the learning rates.
@@ -65,3 +69,8 @@ for seed in "${seeds[@]:-10 11 12}"; do
     "distill, adapted, surer" "alm, adapted" "distill, adapted self" "distill, adapted self, live" "kld, adapted self" "distill, adapted self, short" "distill, adapted, short" "distill, adapted, live"
   cell junk test-junk "$out/valid-test.jsonl" --seeds $seed --only default "default, adapted" paper "lines 99 %" "lines 99 %, groups -1" oracle "lines, distill"
 done
+# Three times as many tokens, for the two best: an hour and a quarter.
+mkdir -p "$out/long"
+cut_to 870000 "$texts/test-clean.jsonl" > "$out/long/text.jsonl"
+score long adapted/final adapted
+train long "$out/valid-test.jsonl" train.steps=144 --seeds 12 --only "distill, adapted" "distill, adapted, live"
