@@ -38,6 +38,8 @@ for pair in "${@:2}"; do
   folder=$out/healing-$name
   mkdir -p "$folder"
   student=$folder/student methods=(--only "distill, old self")
+  # One vocabulary tells what the method that needs only losses gains.
+  [ "$name" != tinyllama ] || methods+=("alm, old self")
   if [ "$name" = old ]; then
     student=$out/smollm2 methods=(--only naive)
   elif [ ! -e "$student" ]; then
