@@ -158,7 +158,7 @@ def weights_before(architecture, tokenizer_files):
     size = Tokenizer.from_file(str(tokenizer_files / "student.json")).get_vocab_size()
     tokenizer = str(tokenizer_files / "student.json")
     student = StudentConfig(architecture=architecture, tokenizer=tokenizer)
-    model = load_student(student, student_settings(student, size, 32), size, 0)
+    model = load_student(student, student_settings(student, size, 32), 0)
     return dict(model.named_parameters())
 
 

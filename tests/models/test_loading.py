@@ -69,11 +69,39 @@ def test_a_new_student_has_the_special_ids_of_its_tokenizer():
     architecture = {"model_type": "olmo2", **SIZES, "bos_token_id": 1}
     config, ids = StudentConfig(tokenizer="t.json", architecture=architecture), torch.arange(20)
     settings = loading.student_settings(config, 20, 8, eos_token_id=3, bos_token_id=None)
-    model = loading.load_student(config, settings, 20, seed=0)
+    model = loading.load_student(config, settings, seed=0)
     model(ids[None], labels=ids[None]).loss.backward()
     assert model.get_input_embeddings().weight.grad[:-1].any(1).all()
     own = model.generation_config
     assert (own.bos_token_id, own.eos_token_id, own.pad_token_id) == (1, 3, None)
+
+
+def test_a_bos_that_only_the_settings_of_the_tokenizer_ask_for_is_read(tokenizers, tmp_path):
+    """DeepSeek's folders are such. A file of another name may be another tokenizer's."""
+    tokenizer = Tokenizer.from_str(tokenizers["byte-level"].to_str())
+    tokenizer.add_special_tokens(["<s>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    tokenizer.save(str(tmp_path / "other.json"))
+    spans, settings = TokenSpans(tmp_path), tmp_path / "tokenizer_config.json"
+    places = {"model": str(tmp_path)}, {"tokenizer": str(tmp_path / "tokenizer.json")}
+    bos, other = (tokenizer.token_to_id("<s>"),), {"tokenizer": str(tmp_path / "other.json")}
+
+    def prefix(**options):
+        return loading.teacher_prefix(TeacherConfig(**options), spans)
+
+    for token in ("<s>", {"content": "<s>"}):
+        settings.write_text(json.dumps({"add_bos_token": True, "bos_token": token}))
+        assert [prefix(**place) for place in (*places, other)] == [bos, bos, ()]
+        assert prefix(**places[0], bos="b") == (tokenizer.token_to_id("b"),)
+    for fields in ({"add_bos_token": False, "bos_token": "<s>"}, {"bos_token": "<s>"}):
+        settings.write_text(json.dumps(fields))
+        assert [prefix(**place) for place in places] == [(), ()]
+    settings.write_text(json.dumps({"add_bos_token": True, "bos_token": "<unknown>"}))
+    with pytest.raises(ConfigError, match=r"tokenizer_config\.json: '<unknown>' is not a token"):
+        prefix(**places[0])
+    settings.write_text("{")
+    with pytest.raises(ConfigError, match=r"tokenizer_config\.json: not the settings of"):
+        prefix(**places[0])
 
 
 def test_a_tokenizer_with_fewer_merges_is_another(tokenizers, tmp_path):

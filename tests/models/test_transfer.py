@@ -11,7 +11,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from packaging.version import Version
+from tokenizers import pre_tokenizers
 
+from architectures import tiny_config
 from families import FAMILIES, TEXTS
 from gguf_files import write_gguf
 from tiny_models import save_llama, scaled_models, tiny_llama
@@ -160,7 +162,7 @@ def test_what_cannot_be_transferred_is_refused_and_nothing_is_written(folder, cl
     (tmp_path / "there").mkdir()
     for words, message in (
         ((folder / "old", new, "--out", tmp_path / "there"), "--out: .* exists"),
-        ((folder / "none", new, "--out", out), "model: no folder"),
+        ((folder / "none", new, "--out", out), "MODEL: no folder"),
         ((folder / "old", folder / "none.json", "--out", out), "none.json"),
         ((folder / "old", new, "--eos", "<none>", "--out", out), "'<none>' is not a token of"),
         ((folder / "old", new, "--text", folder / "none", "--out", out), "none"),
@@ -182,20 +184,133 @@ def test_a_chat_template_goes_with_its_tokens_alone(folder, cli):
     assert AutoTokenizer.from_pretrained(folder / "same").chat_template is not None
 
 
+def test_ends_of_a_text_and_of_a_turn_stay_ends(tmp_path, cli, capsys):
+    """Of a chat model; and ids that name other tokens of the old vocabulary do not stay."""
+    from transformers import AutoModelForCausalLM
+
+    sides = FAMILIES["byte-level"](), FAMILIES["byte-level-nfc"]()
+    for name, tokenizer in zip(("old", "new"), sides, strict=True):
+        (tmp_path / name).mkdir()
+        tokenizer.add_tokens(["more"] if name == "new" else [])  # other ids
+        tokenizer.add_special_tokens(["<|im_end|>"])
+        tokenizer.save(str(tmp_path / name / "tokenizer.json"))
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
+        settings["pad_token"] = "<|endoftext|>"
+        (tmp_path / name / "tokenizer_config.json").write_text(json.dumps(settings))
+    old_ids, ids = (
+        [tokenizer.token_to_id(end) for end in ("<|endoftext|>", "<|im_end|>")]
+        for tokenizer in sides
+    )
+    assert old_ids != ids
+    model = tiny_llama(sides[0].get_vocab_size())
+    model.generation_config.eos_token_id = old_ids
+    model.generation_config.suppress_tokens = [7]
+    model.save_pretrained(tmp_path / "old")
+    said = cli("transfer", tmp_path / "old", tmp_path / "new", "--out", tmp_path / "made").err
+    made = AutoModelForCausalLM.from_pretrained(tmp_path / "made")
+    assert made.generation_config.eos_token_id == ids
+    assert "suppress_tokens is omitted" in said
+    assert made.generation_config.suppress_tokens is None
+    # An id that pads has a row that never learns.
+    assert made.config.pad_token_id is None
+
+
+def test_an_end_that_only_the_configuration_names_keeps_its_row(tmp_path, cli):
+    from transformers import AutoModelForCausalLM
+
+    old, new = FAMILIES[OLD](), FAMILIES[NEW]()
+    for eos, name in ((2, "named"), (None, "unnamed")):
+        folder = tmp_path / name
+        save_llama(folder, old, eos_token_id=eos)
+        new.save(str(tmp_path / "new.json"))
+        words = "transfer", folder, tmp_path / "new.json", "--eos", "<|endoftext|>"
+        said = cli(*words, "--out", tmp_path / f"{name}-made").err
+        rows = [
+            AutoModelForCausalLM.from_pretrained(place).model.embed_tokens.weight
+            for place in (folder, tmp_path / f"{name}-made")
+        ]
+        end = rows[1][new.token_to_id("<|endoftext|>")]
+        assert torch.equal(end, rows[0][2]) == (eos is not None)
+        assert ("names no end of a text whose row" in said) == (eos is None)
+
+
+@pytest.mark.parametrize("kind", ["gemma3n_text", "rwkv"])
+def test_models_whose_weights_would_not_be_right_are_refused(sides, kind):
+    """Gemma 3n has a second table of rows, of another length. RWKV divides its layers in place."""
+    size = sides[OLD].vocabulary_size
+    more = {"vocab_size_per_layer_input": size} if kind == "gemma3n_text" else {"rescale_every": 2}
+    model = transformers.AutoModelForCausalLM.from_config(
+        tiny_config(kind, vocab_size=size + 16, **more)
+    )
+    words = {"gemma3n_text": "embed_tokens_per_layer.weight has a row for each", "rwkv": "rescale_"}
+    with pytest.raises(ConfigError, match=words[kind]):
+        transfer_(model, sides[OLD], sides[NEW], {})
+
+
+def test_a_width_that_is_that_of_the_vocabulary_is_no_table(sides):
+    old = sides[OLD]
+    model = tiny_llama(old.vocabulary_size, intermediate_size=old.vocabulary_size)
+    model.config.unpadded_vocab_size = old.vocabulary_size  # to which some models cut their logits
+    transfer_(model, old, sides[NEW], {})
+    assert model.config.unpadded_vocab_size == sides[NEW].vocabulary_size
+
+
+def test_a_text_without_a_loss_is_named(folder, cli):
+    (folder / "short.jsonl").write_text('{"text": "e"}\n')
+    words = "transfer", folder / "old", folder / "new.json", "--out", folder / "made"
+    error = cli.error(*words, "--eos", "<|endoftext|>", "--text", folder / "short.jsonl")
+    assert "--text: no token of this text has a loss" in error
+    assert not (folder / "made").exists()
+
+
+@pytest.mark.parametrize("pre", ["smollm", "gpt-2", "chimera"])
+def test_a_gguf_file_names_how_its_text_is_cut(tmp_path, cli, pre):
+    """transformers knows some names, and cuts by any other as GPT-2: SmolLM2 takes digits apart."""
+    if Version(transformers.__version__) < Version("5.6"):
+        pytest.skip("this transformers reads the tokenizer of any such file as SentencePiece")
+    tokenizer = FAMILIES["byte-level"]()
+    if pre == "smollm":
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, tokenizer.pre_tokenizer])
+    write_gguf(tmp_path / "m.gguf", tokenizer.get_vocab_size(), tokenizer=tokenizer, pre=pre)
+    words = "unpack", tmp_path / "m.gguf", "--out", tmp_path / "made"
+    if pre == "chimera":
+        assert "its pre-tokenizer, chimera, is not known" in cli.error(*words)
+        return
+    cli(*words)
+    spans, text = TokenSpans(tmp_path / "made"), "So.\n\n1. First, 2024"
+    assert spans.encode([text]).ids.tolist() == tokenizer.encode(text).ids
+
+
+def test_a_tokenizer_beside_a_gguf_file_must_be_its_own(tmp_path, cli):
+    tokenizer = FAMILIES["byte-level"]()
+    write_gguf(tmp_path / "m.gguf", tokenizer.get_vocab_size(), tokenizer=tokenizer, pre="chimera")
+    FAMILIES[OLD]().save(str(tmp_path / "tokenizer.json"))
+    words = "unpack", tmp_path / "m.gguf", "--out", tmp_path / "made"
+    assert "none, in the tokenizer that is next to it" in cli.error(*words)
+    assert not (tmp_path / "made").exists()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    cli(*words)
+    assert TokenSpans(tmp_path / "made").vocabulary() == tokenizer.get_vocab()
+
+
 def test_a_gguf_file_becomes_a_folder(tmp_path, cli, monkeypatch):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = FAMILIES["byte-level"]()
     size = tokenizer.get_vocab_size()
     write_gguf(tmp_path / "m.gguf", size, tokenizer=tokenizer)
-    result = cli.json("unpack", tmp_path / "m.gguf", "--out", tmp_path / "made")
+    words = "unpack", tmp_path / "m.gguf", "--out", tmp_path / "made"
+    # Release 5.5 reads the tokenizer of any file of this architecture as SentencePiece.
+    if Version(transformers.__version__) < Version("5.6"):
+        assert "tokens have another id, or none" in cli.error(*words)
+        return
+    result = cli.json(*words)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "made")
     assert result["weights"] == sum(weight.numel() for weight in model.parameters())
     assert torch.equal(model.lm_head.weight, tiny_llama(size).lm_head.weight)
-    # Release 5.5 reads the tokenizer of any file of this architecture as SentencePiece.
-    if Version(transformers.__version__) >= Version("5.6"):
-        ids = AutoTokenizer.from_pretrained(tmp_path / "made").encode(TEXTS[0])
-        assert ids == tokenizer.encode(TEXTS[0]).ids
+    ids = AutoTokenizer.from_pretrained(tmp_path / "made").encode(TEXTS[0])
+    assert ids == tokenizer.encode(TEXTS[0]).ids
     assert "exists already" in cli.error("unpack", tmp_path / "m.gguf", "--out", tmp_path / "made")
     assert "no file" in cli.error("unpack", tmp_path / "x.gguf", "--out", tmp_path / "other")
     monkeypatch.setitem(sys.modules, "gguf", None)

@@ -38,7 +38,7 @@ def teacher(folder, **options):
 
 def student(folder):
     config = StudentConfig(model=str(folder))
-    return load_student(config, student_settings(config, IDS, 8), IDS, seed=0)
+    return load_student(config, student_settings(config, IDS, 8), seed=0)
 
 
 def with_weights(folder, change, ids=IDS, **options):
@@ -378,7 +378,30 @@ def test_tensors_of_a_gguf_file_that_are_not_the_model_s_are_named(tmp_path, opt
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"omitted": "output.weight"}, {"added": ["rope_freqs.weight"]}]
+    ("options", "words"),
+    [
+        ({"added": ["rope_freqs.weight"], "value": 8}, r"\(rope_freqs.weight\)"),
+        ({"added": ["rope_factors_long.weight"], "value": 2}, r"\(rope_factors_long.weight\)"),
+        ({"scaling": "YARN"}, r"\(llama.rope.scaling.type: yarn\)"),
+    ],
+)
+def test_scaled_rotary_frequencies_that_transformers_does_not_read_are_refused(
+    tmp_path, options, words
+):
+    """Llama 3.1's are in a tensor. Without the scaling it is another model beyond some tokens."""
+    write_gguf(tmp_path / "m.gguf", IDS, **options)
+    with pytest.raises(ConfigError, match=f"scales its rotary frequencies {words}, which transf"):
+        teacher(tmp_path, gguf_file="m.gguf")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"omitted": "output.weight"},
+        {"added": ["rope_freqs.weight"]},
+        {"scaling": "NONE"},
+    ],
 )
 def test_a_sound_gguf_file_loads(tmp_path, options):
     write_gguf(tmp_path / "m.gguf", IDS, **options)

@@ -56,7 +56,7 @@ def test_weights_in_pickles_are_refused(tmp_path, teacher_model):
         load_teacher(teacher, torch.device("cpu"))
     student = StudentConfig(model=str(tmp_path))
     with pytest.raises(InputError, match="safetensors"):
-        load_student(student, student_settings(student, 10, 8), 10, 0)
+        load_student(student, student_settings(student, 10, 8), 0)
     pytest.importorskip("lm_eval")
     with pytest.raises(InputError, match="safetensors"):
         load(str(tmp_path), dtype="float32", device="cpu", gguf_file=None, batch_size=1)

@@ -3,11 +3,16 @@
 import json
 
 
-def write_gguf(path, vocab_size, *, tokenizer=None, omitted="", added=()):
-    """A GGUF file of a `tiny_llama`, less one tensor, with others of 32 numbers.
+def write_gguf(
+    path, vocab_size, *, tokenizer=None, pre=None, omitted="", added=(), value=1, scaling=None
+):
+    """A GGUF file of a `tiny_llama`, less one tensor, with others of 32 equal numbers. Skips a test
+    where the package gguf is not installed.
 
-    Args: tokenizer: a byte-level BPE of `tokenizers`, to be written with it. Skips a test where the
-        package gguf is not installed.
+    Args:
+        tokenizer: a byte-level BPE of `tokenizers`, to be written with it.
+        pre: the name of its pre-tokenizer.
+        scaling: the name of a `gguf.RopeScalingType`.
     """
     import pytest
     import torch
@@ -25,6 +30,10 @@ def write_gguf(path, vocab_size, *, tokenizer=None, omitted="", added=()):
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_dimension_count(16)
     writer.add_vocab_size(vocab_size)
+    if scaling is not None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType[scaling])
+    if pre is not None:
+        writer.add_tokenizer_pre(pre)
     if tokenizer is not None:
         definition = json.loads(tokenizer.to_str())
         special = {token["id"] for token in definition["added_tokens"] if token["special"]}
@@ -40,7 +49,7 @@ def write_gguf(path, vocab_size, *, tokenizer=None, omitted="", added=()):
         names.get_name(name, (".weight",)): weight.numpy()
         for name, weight in tiny_llama(vocab_size).state_dict().items()
     }
-    tensors |= {name: torch.ones(32).numpy() for name in added}
+    tensors |= {name: torch.full((32,), float(value)).numpy() for name in added}
     for name, tensor in tensors.items():
         if name != omitted:
             writer.add_tensor(name, tensor)

@@ -56,18 +56,18 @@ def test_any_source_of_a_tokenizer_gives_the_same_tokens(tokenizers, tmp_path):
 
 
 def test_a_folder_without_a_tokenizer_json_is_left_to_transformers(tmp_path, monkeypatch):
-    """Of a GGUF file, or of a vocabulary in another form."""
+    """Of a vocabulary in another form."""
     transformers = pytest.importorskip("transformers")
     asked = []
 
-    def from_pretrained(name, gguf_file=None):
-        asked.append((name, gguf_file))
+    def from_pretrained(name):
+        asked.append(name)
         raise OSError("nothing there")
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
     with pytest.raises(vocagno.TokenizerError, match="cannot load it: OSError: nothing there"):
-        TokenSpans.from_pretrained(str(tmp_path), gguf_file="m.gguf")
-    assert asked == [(str(tmp_path), "m.gguf")]
+        TokenSpans.from_pretrained(str(tmp_path))
+    assert asked == [str(tmp_path)]
     with pytest.raises(vocagno.TokenizerError, match="no such file"):
         TokenSpans.from_pretrained(str(tmp_path / "missing"))
     assert len(asked) == 1

@@ -551,3 +551,25 @@ def test_a_normaliser_is_no_shift(tokenizers, kind):
     spans = TokenSpans(tokenizer)
     texts = [*TEXTS[:6], *HARD_TEXTS, "Babe ab the THE Cab <up> <U> ``q''", "UPPER \ue000 aB"]
     pairs.check_side(spans, spans.encode(texts), texts)
+
+
+def test_a_class_that_changes_the_tokenizer_is_not_saved_with_a_model(tokenizers, tmp_path):
+    """TinyLlama's folder names LlamaTokenizer, which cuts a leading space in its own way."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    from vocagno.models.loading import transformers_tokenizer
+    from vocagno.tokens.student_tokenizer import student_tokenizer
+
+    folder, saved = tmp_path / "own", tmp_path / "saved"
+    folder.mkdir()
+    tokenizers["llama"].save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "LlamaTokenizer", "legacy": False, "chat_template": "{{ x }}"}
+    settings |= {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    student = student_tokenizer(str(folder))
+    transformers_tokenizer(student).save_pretrained(saved)
+    loaded = transformers.AutoTokenizer.from_pretrained(saved)
+    for text in (" and x", "    return x", "a</s>b", "Plain."):
+        ids = student.spans.encode([text]).ids.tolist()
+        assert loaded(text, add_special_tokens=False)["input_ids"] == ids
+    assert (loaded.eos_token, loaded.chat_template) == ("</s>", "{{ x }}")

@@ -149,7 +149,7 @@ def test_a_training_step_on_that_row_chooses_alike(
     guidance, tokens = guided.guidance, guided.as_dict()["tokens"]
     ends = line_ends(tokenizer.spans, guidance)
     batch = Collator(scores, guidance, DataConfig(train="", seq_len=100), ends)([rows[0]])
-    model = load_student(StudentConfig(model=str(student_model)), None, 0, seed=0)
+    model = load_student(StudentConfig(model=str(student_model)), None, seed=0)
     output = GuidedStudent(model, guidance)(**batch.to(cpu).inputs())
     kept = found(guided, "kept")[1:].tolist()
     assert kept == output.weights_BT[0, : len(kept)].tolist()

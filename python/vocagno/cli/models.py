@@ -57,17 +57,25 @@ def transfer(options: Any) -> dict[str, Any]:
 
     _check_new(options.out)
     texts = [] if options.text is None else _texts(options.text)
-    model = causal_model(options.model, "model", dtype="auto")
-    with naming("model"):
+    # In capitals as in its help: messages about `model` speak of options that this command lacks.
+    model = causal_model(options.model, "MODEL", dtype="auto")
+    with naming("MODEL"):
         old_tokenizer = AutoTokenizer.from_pretrained(options.model)
     new_tokenizer = _new_tokenizer(options.tokenizer, options.eos)
     old, new = TokenSpans(old_tokenizer), TokenSpans(new_tokenizer)
     result: dict[str, Any] = {"tokens_before": old.vocabulary_size, "tokens": new.vocabulary_size}
     if texts:
         result |= _measure(model, old, texts, "_before")
-    counts = transfer_(model, old, new, special_counterparts(old_tokenizer, new_tokenizer))
+    special_ids = special_counterparts(old_tokenizer, new_tokenizer, model.config)
+    if new_tokenizer.eos_token_id not in special_ids:
+        print(
+            f"warning: the model names no end of a text whose row {new_tokenizer.eos_token} could "
+            "take; it begins with the mean of all rows",
+            file=sys.stderr,
+        )
+    counts = transfer_(model, old, new, special_ids)
     result |= {f"{name}_rows": count for name, count in asdict(counts).items()}
-    _set_special_ids(model, new_tokenizer)
+    _set_special_ids(model, old_tokenizer, new_tokenizer)
     _keep_chat_template(old_tokenizer, new_tokenizer)
     if texts:
         result |= _measure(model, new, texts, "")
@@ -84,9 +92,11 @@ def transfer(options: Any) -> dict[str, Any]:
 def unpack(options: Any) -> dict[str, Any]:
     """Writes the model of a GGUF file as a float32 folder that transformers reads."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
+    from vocagno.models.loading import check_vocabulary, num_embeddings
     from vocagno.models.weights import causal_model
+    from vocagno.tokens.gguf_tokenizer import tokenizer_of_gguf
 
     _check_new(options.out)
     folder, name = str(options.file.parent), options.file.name
@@ -102,7 +112,8 @@ def unpack(options: Any) -> dict[str, Any]:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         model.load_state_dict(packed.state_dict())
         model.generation_config = packed.generation_config
-        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+        tokenizer = tokenizer_of_gguf(folder, name)
+        check_vocabulary(num_embeddings(model), max(tokenizer.get_vocab().values()) + 1, "")
     _write(model, tokenizer, options.out, f"The weights of `{name}`, unpacked to float32.")
     return {
         "weights": sum(weight.numel() for weight in model.parameters()),
@@ -159,19 +170,54 @@ def _measure(model: Any, spans: "TokenSpans", texts: list[str], suffix: str) -> 
         nats += float(scores.nll[has_loss].sum(dtype=np.float64))
         num_bytes += int(np.diff(scores.spans[has_loss], axis=1).sum())
         num_tokens += int(has_loss.sum())
+    if not num_bytes:
+        raise InputError("--text: no token of this text has a loss; name one of longer texts")
     return {
         f"bytes_per_token{suffix}": num_bytes / num_tokens,
         f"nats_per_byte{suffix}": nats / num_bytes,
     }
 
 
-def _set_special_ids(model: Any, tokenizer: Any) -> None:
-    """Sets the special ids of the new tokenizer in the configurations of a model."""
-    for role in ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id"):
-        for config in (model.config, model.config.get_text_config(), model.generation_config):
+_LISTS_OF_IDS = (
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "bad_words_ids",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "sequence_bias",
+)
+"""Options of a generation that name ids of the old vocabulary."""
+
+
+def _set_special_ids(model: Any, old_tokenizer: Any, tokenizer: Any) -> None:
+    """Sets the special ids of the new tokenizer in the configurations of a model. Where the old
+    model ended in several tokens, as a chat model ends its turns, the new one ends in those that
+    its vocabulary has, too. Other ids of the old vocabulary are omitted, with a warning."""
+    configs = [model.config, model.config.get_text_config()]
+    if model.generation_config is not None:
+        configs.append(model.generation_config)
+    ids = tokenizer.get_vocab()
+    for config in configs:
+        for role in ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id"):
             # Few configurations name the id of unknown text.
-            if config is not None and hasattr(config, role):
-                setattr(config, role, getattr(tokenizer, role))
+            if not hasattr(config, role):
+                continue
+            before, new_id = getattr(config, role), getattr(tokenizer, role)
+            if isinstance(before, list):
+                names = old_tokenizer.convert_ids_to_tokens(before)
+                more_ids = [ids[name] for name in names if ids.get(name, new_id) != new_id]
+                new_id = [new_id, *dict.fromkeys(more_ids)] if more_ids else new_id
+            # An embedding learns nothing at the id that pads, and a text also ends in its EOS.
+            if role == "pad_token_id" and before is None and new_id == tokenizer.eos_token_id:
+                new_id = None
+            setattr(config, role, new_id)
+        for name in _LISTS_OF_IDS:
+            if getattr(config, name, None) is not None:
+                setattr(config, name, None)
+                print(
+                    f"warning: {name} is omitted: it names ids of the old vocabulary",
+                    file=sys.stderr,
+                )
 
 
 def _keep_chat_template(old_tokenizer: Any, new_tokenizer: Any) -> None:

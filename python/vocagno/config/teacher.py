@@ -15,6 +15,10 @@ MOST_CANDIDATES = 255
 """Largest number of candidates of a token."""
 _IN_PROCESS = ("gguf_file", "attention", "device_map", "tensor_parallel", "sampled")
 """Options of a teacher that transformers loads in this process."""
+_IN_BATCHES = ("dtype", "batch_tokens", "batching")
+"""Options that a server has set for itself."""
+_OF_SERVER = ("protocol", "requests")
+"""Options of `teacher.server` alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,8 @@ class TeacherConfig:
     tokenizer: str | None = None
     """tokenizer.json, .json.gz or folder; default: that of `model`."""
     bos: str | None = None
-    """Token put before every document if the tokenizer puts none itself."""
+    """Token put before every document if the tokenizer puts none itself; default: the `bos_token`
+    of its tokenizer_config.json, if that sets `add_bos_token`."""
     mode: Literal["stored", "live"] = "stored"
     """stored: the teacher scores whole documents once, before training. live: it reads each piece
     of a row during training, in every epoch again."""
@@ -118,9 +123,19 @@ class TeacherConfig:
             "teacher.server: needs teacher.tokenizer, that of the model on the server",
         )
         in_process = [name for name in _IN_PROCESS if getattr(self, name)]
+        in_process += self._changed_options(*_IN_BATCHES)
         require(
             self.server is None or not (in_process or live),
             f"teacher.server: excludes teacher.{(*in_process, 'mode: live')[0]}; omit one of them",
+        )
+        of_server = self._changed_options(*_OF_SERVER)
+        require(
+            self.server is not None or not of_server,
+            f"teacher.{(*of_server, '')[0]}: is for teacher.server; name one, or omit it",
+        )
+        require(
+            self.bos is None or self.names_tokenizer,
+            "teacher.bos: needs teacher.model or teacher.tokenizer, whose token it is",
         )
         not_vllm = [name for name in (*_IN_PROCESS, "server") if getattr(self, name)]
         not_vllm += ["mode: live"] * live
@@ -143,6 +158,10 @@ class TeacherConfig:
             not self.shard or (live and not self.device_map),
             "teacher.shard: is for teacher.mode: live, without teacher.device_map",
         )
+
+    def _changed_options(self, *names: str) -> list[str]:
+        """Lists those of the options that are not at their defaults."""
+        return [name for name in names if getattr(self, name) != getattr(TeacherConfig, name)]
 
     def scores_of(self, num_corpora: int) -> list[Path | None]:
         """Returns the store of each corpus, or None for one in the cache.

@@ -57,8 +57,9 @@ def load(
     from transformers import AutoTokenizer
 
     from vocagno.evaluation._prompted import PromptedModel
-    from vocagno.models.loading import check_vocabulary
+    from vocagno.models.loading import check_vocabulary, num_embeddings
     from vocagno.models.weights import causal_model
+    from vocagno.tokens.gguf_tokenizer import tokenizer_of_gguf
 
     device = resolve_device(device)
     folder = Path(model)
@@ -71,9 +72,13 @@ def load(
     options = {"dtype": dtype, "device_map": {"": device}}
     loaded = causal_model(model, "model", gguf_file=gguf_file, **options)
     with naming(f"model {model}"):
-        tokenizer = AutoTokenizer.from_pretrained(model, gguf_file=gguf_file)
+        tokenizer = (
+            AutoTokenizer.from_pretrained(model)
+            if gguf_file is None
+            else tokenizer_of_gguf(model, gguf_file)
+        )
         # An id beyond the embeddings would fail only in the first prompt that has it.
-        check_vocabulary(loaded, max(tokenizer.get_vocab().values()) + 1, "")
+        check_vocabulary(num_embeddings(loaded), max(tokenizer.get_vocab().values()) + 1, "")
         return PromptedModel(pretrained=loaded, tokenizer=tokenizer, batch_size=batch_size)
 
 

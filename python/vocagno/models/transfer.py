@@ -5,8 +5,10 @@ V: ids of the new vocabulary, W: of the old one, P: old tokens of all spellings,
 other, H: hidden size.
 """
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vocagno.errors import ConfigError
-from vocagno.models.head import LanguageHead, language_head
+from vocagno.models.head import LanguageHead, base_of, language_head
 from vocagno.tokens.spelling import Spellings, spell
 from vocagno.tokens.token_spans import TokenSpans
 
@@ -75,9 +77,19 @@ def transfer_(
         )
     # Compared by identity: tied weights are one parameter under two names.
     rows_of_ids = {id(embedding.weight), id(output.weight), id(getattr(output, "bias", None))}
-    for name, weight in model.named_parameters():
-        if weight.shape[0] == len(embedding.weight) and id(weight) not in rows_of_ids:
-            raise ConfigError(f"{type(model).__name__}: {name} has a row for each token, too")
+    other_shapes = {
+        name: tensor.shape
+        for name, tensor in chain(model.named_parameters(), model.named_buffers())
+        if id(tensor) not in rows_of_ids
+    }
+    # A matrix may also be as wide as the vocabulary is large.
+    _check_tables(model, set(other_shapes) & _names_with_vocabulary(model))
+    if hasattr(base_of(model), "layers_are_rescaled"):
+        raise ConfigError(
+            f"{type(model).__name__}: its layers are divided while it is evaluated "
+            "(`rescale_every`), so that its weights cannot be saved as they are; set "
+            "`rescale_every` to 0 in the config.json of the model"
+        )
     spellings = spell(new, old)
     is_tied = output.weight is embedding.weight
     old_bias_W = None if getattr(output, "bias", None) is None else output.bias.detach().clone()
@@ -91,6 +103,10 @@ def transfer_(
     # `mean_resizing` would draw the added rows from the statistics of the old ones, which takes
     # time and random numbers, and all of them are replaced below.
     model.resize_token_embeddings(new.vocabulary_size, mean_resizing=False)
+    _check_tables(model, _names_of_other_shape(model, other_shapes))
+    for config in (model.config, model.config.get_text_config()):
+        if hasattr(config, "unpadded_vocab_size"):  # to which such models cut their logits
+            config.unpadded_vocab_size = new.vocabulary_size
     embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
     with torch.no_grad():
         embedding.weight.copy_(embedding_VH)
@@ -115,6 +131,35 @@ def transfer_(
     )
 
 
+def _names_with_vocabulary(model: Any) -> set[str]:
+    """Names the weights and buffers whose shape follows from the size of the vocabulary: they have
+    another one in a model of more ids."""
+    config = copy.deepcopy(model.config)
+    text_config = config.get_text_config()
+    text_config.vocab_size += 8
+    with torch.device("meta"):
+        larger = type(model)(config)
+    return _names_of_other_shape(model, _shapes(larger))
+
+
+def _shapes(model: Any) -> dict[str, torch.Size]:
+    """The shapes of weights and buffers, by name."""
+    tensors = chain(model.named_parameters(), model.named_buffers())
+    return {name: tensor.shape for name, tensor in tensors}
+
+
+def _names_of_other_shape(model: Any, shapes: Mapping[str, torch.Size]) -> set[str]:
+    """Names the weights and buffers of a model that have another shape among those given."""
+    return {name for name, shape in _shapes(model).items() if shapes.get(name, shape) != shape}
+
+
+def _check_tables(model: Any, names: Collection[str]) -> None:
+    """Raises: ConfigError for weights other than embedding and head that have a row for each
+    token."""
+    if names:
+        raise ConfigError(f"{type(model).__name__}: {min(names)} has a row for each token, too")
+
+
 def composed_rows(rows_WH: Tensor, spellings: Spellings, special_ids: Mapping[int, int]) -> Tensor:
     """Makes (V, H) the row of each new token: the weighted mean of the rows that spell it, the row
     of its counterpart if it is special, or the mean of all rows if it has neither. Computed in
@@ -136,14 +181,22 @@ def composed_rows(rows_WH: Tensor, spellings: Spellings, special_ids: Mapping[in
     return means_VH.to(rows_WH.dtype)
 
 
-def special_counterparts(old_tokenizer: Any, new_tokenizer: Any) -> dict[int, int]:
+def special_counterparts(
+    old_tokenizer: Any, new_tokenizer: Any, config: Any = None
+) -> dict[int, int]:
     """Maps each special token of a new tokenizer to the old id whose row it takes: that of the same
     role, else of the same name. Tokens with neither are omitted. Both tokenizers are transformers'.
+
+    Args: config: the old model's, for roles that its tokenizer does not name, as a bare
+        tokenizer.json.
     """
     special: dict[int, int] = {}
     for role in ROLES:  # the end of a text first: its row is an output, too
         new_id = getattr(new_tokenizer, f"{role}_id", None)
         old_id = getattr(old_tokenizer, f"{role}_id", None)
+        if old_id is None:
+            named = getattr(config, f"{role}_id", None)
+            old_id = next(iter(named), None) if isinstance(named, list) else named
         if new_id is not None and old_id is not None:
             # A token may have several roles, as one that begins and ends a text; the first of
             # `ROLES` counts.

@@ -123,6 +123,7 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
         unexpected = {key for key in report["unexpected_keys"] if not _COMPUTED.search(key)}
         if gguf_file is not None:
             unexpected = _unread_tensors(name, gguf_file, model)
+            _check_rotary_scaling(name, gguf_file, model)
     missing = report["missing_keys"]
     if gguf_file is None and not is_folder:
         _check_scales(name, option, settings)
@@ -244,3 +245,33 @@ def _unread_tensors(name: str, gguf_file: str, model: Any) -> set[str]:
         return set()
     mapped: dict[str, str] = get_gguf_hf_weights_map(model, TensorProcessor())
     return names - mapped.keys()
+
+
+def _check_rotary_scaling(name: str, gguf_file: str, model: Any) -> None:
+    """Rejects a GGUF file whose rotary frequencies are scaled, if transformers has made a model in
+    which they are not. llama.cpp keeps the scaling of Llama 3 in a tensor, and others in the
+    metadata; transformers reads them for few architectures.
+    """
+    from gguf import GGUFReader
+    from transformers.utils import cached_file
+
+    rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    # Some models have one mapping for each kind of layer.
+    kinds = [part.get("rope_type") for part in (rope, *rope.values()) if isinstance(part, dict)]
+    if any(kind not in (None, "default") for kind in kinds):
+        return
+    reader = GGUFReader(cached_file(name, gguf_file))
+    scaled = [
+        str(tensor.name)
+        for tensor in reader.tensors
+        if tensor.name.startswith(("rope_freqs", "rope_factors")) and (tensor.data != 1).any()
+    ]
+    for key, field in reader.fields.items():
+        if key.endswith(".rope.scaling.type") and field.contents() != "none":
+            scaled.append(f"{key}: {field.contents()}")
+    if scaled:
+        raise ConfigError(
+            f"{gguf_file} scales its rotary frequencies ({scaled[0]}), which transformers does not "
+            "read from it: the model would be another one beyond the first tokens. Use the "
+            "safetensors of the model that was converted"
+        )

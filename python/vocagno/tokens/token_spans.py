@@ -7,6 +7,7 @@ between two tokens goes to one of them. The choice is made for each document.
 
 import hashlib
 import json
+import warnings
 from functools import cached_property
 from itertools import chain
 from typing import Any, NoReturn
@@ -17,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from vocagno._vocagno import PieceTable
 from vocagno.alignment.arrays import as_cu_seqlens, as_ids
 from vocagno.errors import InputError
+from vocagno.tokens.gguf_tokenizer import tokenizer_of_gguf
 from vocagno.tokens.id_texts import IdTexts, TokenizedTexts
 from vocagno.tokens.offset_spans import OffsetSpans
 from vocagno.tokens.tokenizer_checks import PLAIN_PROBES, TokenPlaces, check_tokenizer
@@ -98,9 +100,19 @@ class TokenSpans:
     def from_pretrained(cls, name: str, *, gguf_file: str | None = None) -> "TokenSpans":
         """Loads the tokenizer at a path, else the one that transformers finds (folder, hub).
 
-        Raises: TokenizerError that lists what was tried.
+        Args: gguf_file: a file there, whose tokenizer is wanted.
+        Raises: TokenizerError that lists what was tried; what `tokenizer_of_gguf` raises.
         """
-        return cls(tokenizer_of_name(name, gguf_file))
+        if gguf_file is None:
+            return cls(tokenizer_of_name(name))
+        try:
+            return cls(tokenizer_of_gguf(name, gguf_file))
+        except TokenizerError:
+            raise
+        except Exception as error:  # transformers and gguf raise many types of errors
+            raise TokenizerError(
+                f"tokenizer {name}: {gguf_file}: {type(error).__name__}: {error}"
+            ) from error
 
     @property
     def vocabulary_size(self) -> int:
@@ -189,7 +201,14 @@ class TokenSpans:
 
     @cached_property
     def _line_ends(self) -> NDArray[np.bool_]:
-        return np.array([piece is not None and b"\n" in piece for piece in self._vocabulary.pieces])
+        ends = np.array([piece is not None and b"\n" in piece for piece in self._vocabulary.pieces])
+        if not ends.any():
+            warnings.warn(
+                f"{self.name}: no token holds a line break, so that rules of lines "
+                "(guidance.window_max_loss) judge each document as one line",
+                stacklevel=4,
+            )
+        return ends
 
     def vocabulary(self) -> dict[str, int]:
         """Returns the ids by their strings, including added tokens."""

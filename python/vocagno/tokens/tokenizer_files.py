@@ -129,7 +129,7 @@ def _find_tokenizer(source: Any) -> tuple[Any, str]:
     return fast, name
 
 
-def tokenizer_of_name(name: str, gguf_file: str | None = None) -> Any:
+def tokenizer_of_name(name: str) -> Any:
     """Finds a source for `private_tokenizer`: a path, else what transformers loads by name.
     Raises: TokenizerError that lists what was tried."""
     path = Path(name).expanduser()
@@ -138,7 +138,7 @@ def tokenizer_of_name(name: str, gguf_file: str | None = None) -> Any:
         return path
     if is_file_name and not path.is_dir():
         return path  # reading it raises an error
-    if gguf_file is None and not (path / "config.json").is_file() and any(path.glob("*.gguf")):
+    if not (path / "config.json").is_file() and any(path.glob("*.gguf")):
         raise TokenizerError(f"tokenizer {name}: a folder of GGUF files; {_NOT_GGUF}")
     try:
         from transformers import AutoTokenizer
@@ -152,7 +152,7 @@ def tokenizer_of_name(name: str, gguf_file: str | None = None) -> Any:
     if not path.exists():
         print(f"tokenizer {name}: no file or folder here; asking the hub", file=sys.stderr)
     try:
-        return AutoTokenizer.from_pretrained(name, gguf_file=gguf_file)
+        return AutoTokenizer.from_pretrained(name)
     except Exception as error:  # it raises many types of errors for a wrong name or file
         raise TokenizerError(
             f"tokenizer {name}: no tokenizer.json(.gz), no folder with one, and transformers "

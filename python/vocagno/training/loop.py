@@ -139,8 +139,7 @@ class Training:
         Raises: ConfigError for a model that does not know what the configuration asks of it.
         """
         inputs, config, train = self.inputs, self.config, self.train
-        size = inputs.tokenizer.spans.vocabulary_size
-        model = load_student(config.student, inputs.settings, size, train.seed)
+        model = load_student(config.student, inputs.settings, train.seed)
         set_eos(model, inputs.tokenizer.eos_id)
         if config.data.isolate:
             check_isolation(model, config.data.seq_len)

@@ -293,7 +293,7 @@ def guide_text(
     configured.check()
     if guidance.needs_candidates:
         buckets(tokenizer.spans, configured.spans).check()
-    model = load_student(student, settings, tokenizer.spans.vocabulary_size, seed=0)
+    model = load_student(student, settings, seed=0)
     scores = ScoresInOrder(configured.load().score([text]))
     data, ends = DataConfig(train="one text", seq_len=length), line_ends(tokenizer.spans, guidance)
     scored_guidance = guidance
