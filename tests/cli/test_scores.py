@@ -118,6 +118,7 @@ def test_damage_is_named_removed_and_made_again(made, cli):
         str(store / "shard-00005.arrow"),
     }
     assert "--discard removes the damaged shards" in captured.err
+    assert "shard-00003.arrow" in cli.error("scores", "info", store)  # and no figures of it
     discarded = cli("scores", "verify", store, "--discard").err
     assert "removed 2 shards; run `vocagno score` again" in discarded
     assert cli.json(*score)["shards_made"] == 2
@@ -196,6 +197,7 @@ def test_a_document_that_cannot_be_shown(made, tokenizer_files, tmp_path, cli):
     for words, error in (
         (["--corpus", corpus, "--document", "12"], "has no document 12"),
         (["--corpus", corpus, "--document", "-1"], "has no document -1"),
+        (["--corpus", corpus, "--document", str(2**70)], f"has no document {2**70}"),
         (["--corpus", other], "has no scores of document 0 of .*other.jsonl: not scored"),
         (["--corpus", corpus, *tokenizer], "--tokenizer: .* is not that of the scores"),
     ):

@@ -32,6 +32,7 @@ from vocagno.data.store.state import (
     state_of,
 )
 from vocagno.system import files, shared_work
+from vocagno.system.shared_work import LOCKS
 
 MADE_FROM = {"format": "texts 1"}
 
@@ -89,9 +90,25 @@ def test_a_store_with_shards_of_another_size_says_so(tmp_path, stop_after):
         make(scan(path), folder)
     assert shard_bytes_of(folder) == 15
     assert len(make(scan(path, shard_bytes=15), folder)) == (2 if stop_after else 0)
+    copy = shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns(LOCKS))
+    (copy / MANIFEST).unlink(missing_ok=True)
+    with pytest.raises(StoreError, match="its shards have another size: give --shard_bytes"):
+        make(scan(path), copy)
     write_corpus(path, texts(8))
     with pytest.raises(StoreError, match="of another text"):
         make(scan(path, shard_bytes=15), folder)
+
+
+def test_a_damaged_claim_is_named(tmp_path, corpus):
+    """What a full disk leaves. Without it the store is finished, and its shards are kept."""
+    with pytest.raises(KeyboardInterrupt):
+        make(corpus(), tmp_path, stop_after=2)
+    for content in ("", "[]", '{"kind": "texts"}'):
+        (tmp_path / LOCKS / "made-from.json").write_text(content)
+        with pytest.raises(StoreError, match=r"made-from\.json: this note .* is damaged .* delete"):
+            make(corpus(), tmp_path)
+    (tmp_path / LOCKS / "made-from.json").unlink()
+    assert len(make(corpus(), tmp_path)) == 5
 
 
 def test_finishing_reads_no_shard_that_was_noted(tmp_path, corpus, unread):

@@ -205,6 +205,8 @@ def test_hidden_files_are_skipped_and_links_are_read(tmp_path, capsys):
             r"x\.jsonl\.gz.*damaged or truncated",
         ),
         ("x.jsonl.zst", b"nothing", "damaged or truncated"),
+        ("x.jsonl.gz", b"", r"x\.jsonl\.gz.*damaged or truncated: 0 bytes"),
+        ("x.jsonl.zst", b"", r"x\.jsonl\.zst.*damaged or truncated: 0 bytes"),
         # A frame of zstd --long=31: magic, no flags, a window of 2 GiB, one raw block.
         (
             "x.jsonl.zst",

@@ -2,6 +2,10 @@
 
 import gzip
 import json
+import os
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import ClassVar
 
 import pytest
@@ -15,7 +19,7 @@ import pyarrow.parquet as pq
 
 from families import TEXTS
 from vocagno.data.corpus import scan
-from vocagno.data.corpus_files import CorpusError
+from vocagno.data.corpus_files import CorpusError, corpus_files
 
 
 @pytest.fixture
@@ -98,6 +102,27 @@ class Listing(fsspec.implementations.memory.MemoryFileSystem):
             self.dircache[path] = super().ls(path, detail=True, **options)
         entries = self.dircache.get(path) or super().ls(path, detail=True, **options)
         return entries if detail else [entry["name"] for entry in entries]
+
+
+def test_a_file_of_a_web_server_that_changes_is_another(folder):
+    """fsspec's own mark of such a file is a hash of its address."""
+    pytest.importorskip("aiohttp")
+    handler = partial(SimpleHTTPRequestHandler, directory=folder)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        (file,) = corpus_files(f"http://127.0.0.1:{server.server_port}/a.jsonl")
+        first = file.stamp()
+        assert file.stamp() == first
+        os.utime(folder / "a.jsonl", (0, 0))
+        second = file.stamp()
+        with (folder / "a.jsonl").open("a") as lines:
+            lines.write('{"text": "one more"}\n')
+        os.utime(folder / "a.jsonl", (0, 0))
+        assert len({json.dumps(stamp) for stamp in (first, second, file.stamp())}) == 3
+        (folder / "a.jsonl").unlink()
+        with pytest.raises(OSError, match=r"a\.jsonl"):
+            file.stamp()
+        server.shutdown()
 
 
 def test_a_file_that_another_process_adds_is_seen():

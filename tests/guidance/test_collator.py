@@ -14,7 +14,7 @@ import vocagno
 from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig
-from vocagno.data.rows import EMPTY_ROW, cut_rows, join_documents
+from vocagno.data.rows import EMPTY_ROW, bytes_of_tokens, cut_rows, join_documents
 from vocagno.guidance import collator as data_module
 from vocagno.guidance.collator import Collator
 from vocagno.guidance.methods import base
@@ -250,3 +250,29 @@ def test_an_empty_row_asks_for_nothing():
     batch = Collator(None, GuidanceConfig(top_fraction=0.4), data)([EMPTY_ROW, EMPTY_ROW])
     assert batch.labels.tolist() == [[-100] * 4] * 2
     assert counts_of(batch)["predicted"] == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_bytes_of_tokens_are_those_of_the_text(seed):
+    """Each byte counts for one token: the first that covers it, or one of those with its span."""
+    draw = np.random.default_rng(seed)
+    pieces = []
+    for _ in range(3):
+        spans, start, end = [], 0, 0
+        for _ in range(draw.integers(1, 12)):
+            if not spans or draw.random() < 0.6:  # else once more the same span
+                start, end = end - draw.integers(0, 1 + min(2, end)), end + draw.integers(0, 5)
+            spans.append((start, end))
+        pieces.append(np.array(spans, np.int32))
+    sizes = bytes_of_tokens(np.concatenate(pieces), np.array(list(map(len, pieces))))
+    for spans in pieces:
+        own, sizes = sizes[: len(spans)], sizes[len(spans) :]
+        assert own.sum() == spans[:, 1].max()
+        covered = 0
+        for span in dict.fromkeys(map(tuple, spans.tolist())):
+            same = own[(spans == span).all(1)]
+            assert same.sum() == max(0, span[1] - max(covered, span[0]))
+            assert np.ptp(same) <= 1
+            assert (np.diff(same) <= 0).all()
+            covered = max(covered, span[1])
+    assert len(sizes) == 0

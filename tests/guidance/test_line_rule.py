@@ -10,8 +10,14 @@ from vocagno.config.options import DataConfig
 from vocagno.data.rows import cut_rows, join_documents
 from vocagno.errors import ConfigError
 from vocagno.guidance import Units, known_weights
+from vocagno.guidance.batch import GuidedBatch
 from vocagno.guidance.collator import Collator, limits_needed
-from vocagno.guidance.line_rule import SMOOTHING_BYTES, kept_share, limit_that_keeps
+from vocagno.guidance.line_rule import (
+    SMOOTHING_BYTES,
+    kept_share,
+    limit_that_keeps,
+    rest_of_line_loss,
+)
 from vocagno.guidance.pieces import ScoresInOrder
 from vocagno.teacher.score_store import DocumentScores
 from vocagno.tokens.token_spans import TokenizedTexts
@@ -105,3 +111,21 @@ def test_shares_and_texts_that_say_nothing_are_refused():
         limit_that_keeps(0.99, np.full(3, -np.inf))
     with pytest.raises(ConfigError, match=r"must be above 0\.5, which every limit .* got 0\.3"):
         limit_that_keeps(0.3, np.array([-np.inf, -np.inf, 1.0, 2.0]))
+
+
+def test_what_is_no_text_is_no_part_of_a_line():
+    """A live teacher of rho1 has losses of EOS and BOS, too, which stored scores have not."""
+    lines = torch.tensor([[0, 0, 0, 1, 1, 1]])
+    sizes = torch.tensor([[4, 4, 0, 0, 4, 4]])
+    config = GuidanceConfig(method="rho1", window_max_loss=2.0)
+
+    def rests(loss_of_special):
+        losses = torch.tensor([[4.0, 5.0, loss_of_special, loss_of_special, 6.0, 7.0]])
+        labels = torch.zeros(1, 6, dtype=torch.int64)
+        batch = GuidedBatch(teacher_loss=losses, labels=labels, line=lines, line_bytes=sizes)
+        return rest_of_line_loss(batch, config)
+
+    expected = [(loss + SMOOTHING_BYTES) / (4 + SMOOTHING_BYTES) for loss in (5.0, 4.0, 7.0, 6.0)]
+    for loss in (torch.nan, 20.0):
+        found = rests(loss)[sizes > 0]
+        torch.testing.assert_close(found, torch.tensor(expected, dtype=found.dtype))

@@ -46,6 +46,35 @@ def made(sides, texts, guidance, nll=None, **options):
     return own, other, nll, guided_batch(student, own, other, nll, guidance, eos_id=eos, **options)
 
 
+@pytest.mark.parametrize("sign", ["ohm", "\u2126"])
+def test_the_bytes_of_a_character_count_once(tokenizers, sign):
+    """A document that is not in NFC has its spans from offsets, with which all tokens of a
+    character have the whole of it."""
+    student, teacher = (TokenSpans(tokenizers[name]) for name in ("byte-level-nfc", "byte-level"))
+    text = f"plain words\n😊🚀💥😊🚀💥\nresistance 5 {sign}"
+    own, other = student.encode([text]), teacher.encode([text])
+    is_shared = (np.diff(own.spans[:, 0]) == 0).any()
+    assert is_shared == (sign != "ohm")
+    first, end = (text.encode().index(byte) for byte in (b"\xf0", b"\nres"))
+    sides = own.spans, other.spans
+    in_line = [(spans[:, 0] >= first) & (spans[:, 1] <= end) for spans in sides]
+    sizes = other.spans[:, 1] - other.spans[:, 0]
+    nll = (np.where(in_line[1], 3.0, 0.5) * sizes).astype(np.float32)
+    eos = student.token_id("<|endoftext|>")
+    batch = guided_batch(student, own, other, nll, GuidanceConfig(), eos_id=eos)
+    before = len(student.prefix_ids) - 1  # a weight stands at the token that is predicted
+    places = np.flatnonzero(in_line[0]) + before
+    assert len(places) == 24  # a token for each byte
+    assert not batch.weight[0, places].any()
+
+
+def test_a_student_without_line_breaks_is_warned_of(tokenizers):
+    """Its lines are whole documents."""
+    spans = TokenSpans(tokenizers["word-piece"])
+    with pytest.warns(UserWarning, match="no token holds a line break, so that rules of lines"):
+        assert not spans.line_ends().any()
+
+
 @pytest.mark.parametrize("how", ["max", "mean", "sum", "min"])
 def test_noise_is_told_from_the_teachers_own_tokens_whatever_the_unit(monkeypatch, sides, how):
     """Some of which share text with several tokens of the student."""

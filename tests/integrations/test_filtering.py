@@ -21,6 +21,7 @@ from vocagno.data.corpus import scan
 from vocagno.data.corpus_files import CorpusError
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import InputError
+from vocagno.integrations import filtering
 from vocagno.integrations.filtering import MANIFEST, FilterRule, NoiseFilter, filter_corpus
 from vocagno.teacher.score_store import REFUSED_BY_TEACHER
 from warm_python import executable
@@ -175,6 +176,32 @@ def test_documents_without_scores(tmp_path, store, missing):
     assert (last["id"] == 99) == (missing == "keep")
     with pytest.raises(StoreError, match="filtered with another missing"):
         run(path, store, out)
+
+
+def test_a_file_of_another_rule_for_documents_without_scores_is_made_again(
+    tmp_path, store, monkeypatch
+):
+    """The first run stops after it has joined one of two files."""
+    new = {"text": "New here.\nOf two lines.", "id": 99, "meta": None}
+    folder, out = tmp_path / "in", tmp_path / "out"
+    for name in ("a.jsonl", "b.jsonl"):
+        write_records(folder / name, [*RECORDS, new])
+    join, joined = filtering._FilteredFiles.join, []
+
+    def join_one(self, file):
+        if joined:
+            raise KeyboardInterrupt
+        joined.append(file)
+        join(self, file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(filtering._FilteredFiles, "join", join_one)
+        with pytest.raises(KeyboardInterrupt):
+            run(folder, store, out, missing="keep")
+    assert read_records(out / joined[0])[-1]["id"] == 99
+    assert run(folder, store, out, missing="drop")["missing"] == "drop"
+    for name in ("a.jsonl", "b.jsonl"):
+        assert 99 not in [record["id"] for record in read_records(out / name)]
 
 
 def test_folders_and_rules_that_cannot_be_used_are_named(tmp_path, store):

@@ -350,7 +350,9 @@ def recorded():
 @pytest.mark.parametrize("protocol", ["vllm", "openai"])
 def test_recorded_answers_of_vllm(recorded, protocol):
     """Requests are as they were recorded, and the losses within a float16 step of ours."""
-    config = TeacherConfig(tokenizer="t", context=recorded["context"], protocol=protocol)
+    config = TeacherConfig(
+        tokenizer="t", context=recorded["context"], server="http://x", protocol=protocol
+    )
     asked = [Window(np.array(one["ids"]), one["asked_from"]) for one in recorded["windows"]]
     with replaying(recorded["exchanges"]) as url:
         real = ServerScorer(dataclasses.replace(config, server=url))
@@ -562,3 +564,11 @@ def test_the_probe_is_noted_and_compared(served, reader, tmp_path):
     path.write_text(json.dumps({"text": "another text", "losses": [1.0, 2.0]}))
     with pytest.raises(StoreError, match="differ by inf nats a token"):
         asked.guard(tmp_path, note=True)
+    path.write_text('{"text": "cut of')
+    with pytest.raises(StoreError, match=r"probe\.json: this note .* is damaged"):
+        asked.guard(tmp_path)
+    path.unlink()
+    (tmp_path / "shard-00000.arrow").touch()  # a copy of scores without the note
+    with pytest.raises(StoreError, match=r"has scores, but not .*probe\.json"):
+        asked.guard(tmp_path, note=True)
+    asked.guard(tmp_path)  # to read them it is not needed

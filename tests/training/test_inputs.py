@@ -108,6 +108,31 @@ def test_rows_that_are_not_of_this_run_are_refused(
 
 
 @pytest.mark.slow
+def test_rows_in_another_order_than_their_corpora_are_refused(
+    tmp_path, config, corpus, tokenizer_files, made, capsys
+):
+    """Each would be mixed with the weight of the other. Rows without a corpus are trained on."""
+    other = write_corpus(tmp_path / "other.jsonl", ["", *reversed(TEXTS)])
+    tokenizer = ["--tokenizer", str(tokenizer_files / "student.json"), "--eos", "</s>"]
+    more = ["--seq_len", "32", "--workers", "1", "--cache", str(tmp_path / "elsewhere")]
+    rows = [str(made["data.rows"]), str(tmp_path / "other-rows")]
+    assert main(["prepare", str(other), *tokenizer, *more, "--out", rows[1]]) == 0
+    guidance = {"method": "cpt"}
+
+    def train(corpora, rows, out):
+        weights = {str(name): 1 for name in corpora}
+        data = {"train": weights, "rows": rows}
+        path = config(data=data, guidance=guidance, output=str(tmp_path / out))
+        return train_here(path, "--train.steps=1")
+
+    assert train([corpus, other], rows[::-1], "swapped") == 2
+    message = f"{rows[0]} has the place of {other}, but begins with the first text of {corpus}"
+    assert message in capsys.readouterr().err
+    assert train(["nowhere.jsonl", "no.jsonl"], rows[::-1], "rows alone") == 0
+    assert train([corpus, other], rows, "in order") == 0
+
+
+@pytest.mark.slow
 def test_a_run_that_stopped_before_its_first_checkpoint_begins_again(
     tmp_path, config, corpus, same_vocabulary_model
 ):

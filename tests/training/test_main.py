@@ -253,7 +253,10 @@ def test_going_on_with_another_text_teacher_or_tokenizer_is_refused(
     path = config(teacher={"model": str(teacher)}, data={"validation": str(held_out)})
     stopped_before(3, path, monkeypatch)
     write_corpus(corpus, [*TEXTS, "more"])
-    assert "was made with another text of the rows" in refused(path, capsys)
+    capsys.readouterr()
+    error = refused(path, capsys)
+    assert "was made with another text of the rows" in error
+    assert "scoring" not in error  # the new text is not scored first
     write_corpus(corpus, TEXTS)
     shutil.rmtree(tmp_path / "cache" / "rows")
     read = TokenSpans.try_encode
@@ -384,10 +387,12 @@ def named(tmp_path, scores, teacher_model, tokenizer_files):
     """What options name, by the words that stand for it in `BEFORE_ANY_MODEL`."""
     other = shutil.copytree(teacher_model, tmp_path / "other")
     tiny_llama(500, seed=2).save_pretrained(other)
+    few = tmp_path / "few"
+    tiny_llama(100, seed=2).save_pretrained(few)
     (tmp_path / "empty").mkdir()
     student, empty = tokenizer_files / "student.json", tmp_path / "empty"
     named = {"teacher": teacher_model, "scores": scores, "other": other}
-    return named | {"student": student, "empty": empty}
+    return named | {"student": student, "empty": empty, "few": few}
 
 
 BEFORE_ANY_MODEL = [
@@ -399,6 +404,18 @@ BEFORE_ANY_MODEL = [
     (
         "--student.architecture=null --student.model={teacher} --data.seq_len=4096",
         "data.seq_len: 4096 tokens, but the student reads at most 2048",
+    ),
+    (
+        "--student.architecture=null --student.model={few}",
+        "ids, but student.model has 100 embeddings: they do not belong together",
+    ),
+    ("--student.architecture.vocab_size 32k", "student.architecture.vocab_size: expected a number"),
+    ("--guidance.method ./my_rules:Rule", "guidance.method: ./my_rules:Rule: "),
+    ("--guidance.method :Rule", "guidance.method: :Rule: "),
+    (
+        "--guidance.method=distill --guidance.top_fraction=null "
+        '--teacher.also=[{{"scores":"gone","tokenizer":"{student}"}}]',
+        "gone: this store of scores does not exist",
     ),
     ("--teacher.context 4096", "teacher.context: 4096 tokens, but the teacher reads at most"),
     ("--teacher.mode live --teacher.context 4096", "but the teacher reads at most"),

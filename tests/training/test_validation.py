@@ -186,3 +186,12 @@ def test_wrong_evaluations_are_refused(tmp_path, config, capsys, options, messag
     assert train_here(config("bad", **options)) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "cache").exists()  # before anything is scored
+
+
+def test_prompts_that_do_not_fit_are_named_before_a_text_is_scored(config, capsys):
+    path = config("short", every=3)
+    for more in ([], ["--dry_run"]):
+        assert train_here(path, "--student.architecture.max_position_embeddings=40", *more) == 2
+        error = capsys.readouterr().err
+        assert "do not fit the model's context of 40 tokens" in error
+        assert "scoring" not in error

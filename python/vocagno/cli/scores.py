@@ -159,7 +159,8 @@ def show(options: Any) -> dict[str, Any] | None:
         "give the teacher's",
     )
     texts = chain.from_iterable(track_documents(read_batches(options.corpus), "reading"))
-    text = None if document < 0 else next(islice(texts, document, None), None)
+    is_number = 0 <= document <= sys.maxsize  # beyond it `islice` raises
+    text = next(islice(texts, document, None), None) if is_number else None
     if text is None:
         raise InputError(f"--document: {options.corpus} has no document {document}")
     (scores,) = ScoresOfTexts(store, check=False, candidates=store.candidates > 0).find([text])

@@ -46,11 +46,23 @@ class CorpusFile:
 
     def stamp(self) -> list[Any]:
         """Returns a value, which JSON can hold, that changes if the content may have changed: name,
-        size and time, or a mark of the content that the file system keeps (an ETag)."""
+        size and time, or a mark of the content that the file system keeps (an ETag).
+        Raises: OSError for an address that does not answer."""
         if self.system is not None:
-            return [self.name, str(self.system.ukey(self.path))]
+            with _as_os_errors(self.name):
+                return [self.name, *self._remote_marks()]
         stat = Path(self.path).stat()
         return [self.path, stat.st_size, stat.st_mtime_ns]
+
+    def _remote_marks(self) -> list[Any]:
+        """Returns what the file system says of the content of a file at an address."""
+        protocol = self.system.protocol
+        # For a web server, fsspec's mark is a hash of the address alone: it takes such files to
+        # never change.
+        if {"http", "https"}.isdisjoint([protocol] if isinstance(protocol, str) else protocol):
+            return [str(self.system.ukey(self.path))]
+        details = self.system.info(self.path)
+        return [details.get(name) for name in ("size", "ETag", "Last-Modified")]
 
     def open(self) -> BinaryIO:
         """Opens the file for reading bytes; it is seekable.

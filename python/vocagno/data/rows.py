@@ -57,14 +57,35 @@ class Row:
 
     @property
     def new_bytes(self) -> NDArray[np.int64]:
-        """(n,) number of bytes that a token covers and no token before it in its piece does. They
-        add up to the bytes of the text, although the tokens of one character may all cover it."""
-        # Each piece is shifted by 4 GiB more, so that no piece overlaps one before it.
-        offsets = np.repeat(np.arange(len(self.num_tokens)) << 32, self.num_tokens)
-        start, end = self.spans.T + offsets
-        before = np.append(0, np.maximum.accumulate(end))[:-1]
-        sizes: NDArray[np.int64] = np.maximum(end - np.maximum(start, before), 0)
-        return sizes
+        """(n,) the bytes of each token (`bytes_of_tokens`)."""
+        return bytes_of_tokens(self.spans, self.num_tokens)
+
+
+def bytes_of_tokens(
+    spans: NDArray[np.int32], num_tokens: NDArray[np.integer[Any]]
+) -> NDArray[np.int64]:
+    """Counts the bytes of each token, so that they add up to those of the text: a byte counts for
+    the first token that covers it. Tokens with the same span, such as the parts of a character
+    whose spans are from offsets, divide its bytes.
+
+    Args:
+        spans: (n, 2) byte spans of the tokens of pieces, one piece after the other.
+        num_tokens: (P,) number of tokens of each piece.
+    Returns: (n,) bytes; 0 for a token without text (BOS, EOS).
+    """
+    # Each piece is shifted by 4 GiB more, so that no piece overlaps one before it.
+    offsets = np.repeat(np.arange(len(num_tokens)) << 32, num_tokens)
+    start, end = spans.T + offsets
+    before = np.append(0, np.maximum.accumulate(end))[:-1]
+    new = np.maximum(end - np.maximum(start, before), 0)
+    is_first = np.ones(len(new), bool)
+    is_first[1:] = (start[1:] != start[:-1]) | (end[1:] != end[:-1])
+    first = np.flatnonzero(is_first)
+    lengths = np.diff(np.append(first, len(new)))
+    total, count, place = (np.repeat(values, lengths) for values in (new[first], lengths, first))
+    # The first ones take what is left over.
+    sizes: NDArray[np.int64] = total // count + (np.arange(len(new)) - place < total % count)
+    return sizes
 
 
 @dataclass(frozen=True, slots=True)

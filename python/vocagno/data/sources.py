@@ -207,6 +207,10 @@ class LinesSource(_FileSource):
     def _open_file(self) -> Any:
         """Opens the file so that decompressed lines can be read from it."""
         file = self._raw = self.file.open()
+        # What a failed download leaves. gzip and zstd themselves read it as a text without lines.
+        if self.file.suffix in (".gz", ".zst") and not file.read(1):
+            raise EOFError("0 bytes, without the header of a compressed file")
+        file.seek(0)
         if self.file.suffix == ".gz":
             return gzip.open(file, "rb")
         if self.file.suffix == ".zst":

@@ -163,7 +163,7 @@ class Collator:
 
         Args: has_own: True if tokens have losses of their own, next to those of the groups.
         """
-        sizes = np.concatenate([row.spans[:, 1] - row.spans[:, 0] for row in rows])
+        sizes = np.concatenate([row.new_bytes for row in rows]).astype(np.int32)
         values: dict[str, NDArray[Any]] = {"line_bytes": sizes}
         if by_group.groups is not None:
             values["line_groups"] = by_group.groups

@@ -256,6 +256,9 @@ class _FilteredFiles:
         rewritten = [self.noise.rewrite(text) for text in judged]
         counts["omitted_documents"] = sum(new.text is None for new in rewritten)
         types = self.noise.rule.types
+        # A file that was joined before this part is made again, by another rule for documents
+        # without scores, is out of date.
+        (self.folder / self.files[shard.source]).unlink(missing_ok=True)
         write_part(self._part(name), source, shard, documents, rewritten, types)
         examples = _choose_examples(_examples(judged, documents.places))
         missing = self.noise.rule.missing if counts["missing_documents"] else None

@@ -47,11 +47,13 @@ def losses_of(
     """Statistics of the losses of a store, in nats: mean, deviation, quantiles and a histogram.
 
     If no token has a loss, there are only the counts. Calls `advance` with the tokens read so far.
+    Raises: StoreError for a damaged shard.
     """
     # A loss is one of 65,536 values, so that exact quantiles of any store take half a megabyte.
     counts = np.zeros(1 << 16, np.int64)  # how often each float16 value occurs, by its bits
     read = 0
     for shard in store.shards():
+        shard.check(SCORES.row)
         values = shard.nll.values.view(np.uint16)
         counts += np.bincount(values, minlength=1 << 16)
         read += len(values)

@@ -23,6 +23,7 @@ from urllib3.util import Retry
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import InputError
+from vocagno.system.addresses import Address
 from vocagno.system.files import write_new_json
 from vocagno.system.records import Count, check_type
 from vocagno.system.shared_work import LOCKS
@@ -400,19 +401,34 @@ class ServerEngine(Engine):
         """Compares the losses of a fixed text with those noted in the folder.
 
         Args: note: True notes the losses if there is no note.
-        Raises: StoreError if they differ by more than rounding.
+        Raises: StoreError if they differ by more than rounding, and for scores that shall be
+            completed without the note of the model that began them.
         """
         path = folder / LOCKS / "probe.json"
         if note and not path.is_file():
+            files = folder.sizes() if isinstance(folder, Address) else folder.rglob("*.arrow")
+            if any(str(file).endswith(".arrow") for file in files):
+                raise StoreError(
+                    f"{folder}: has scores, but not {LOCKS}/probe.json, which tells whether the "
+                    "server still has the model that they are of; copy that file from the folder "
+                    "where they were made, or name another folder"
+                )
             # JSON has no NaN: None stands for a token without a loss.
             exact = self._losses_of(PROBE).tolist()
-            losses = [round(loss, 4) if math.isfinite(loss) else None for loss in exact]
-            write_new_json(path, {"text": PROBE, "losses": losses})
+            rounded = [round(loss, 4) if math.isfinite(loss) else None for loss in exact]
+            write_new_json(path, {"text": PROBE, "losses": rounded})
         if not path.is_file():
             return
         # The noted text is asked for, not `PROBE`: another release may have had another one.
-        noted = json.loads(path.read_bytes())
-        far = difference(np.array(noted["losses"], np.float32), self._losses_of(noted["text"]))
+        try:
+            noted = json.loads(path.read_bytes())
+            losses, text = np.array(noted["losses"], np.float32), str(noted["text"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"{path}: this note of the server's losses is damaged ({error!r}); copy it from "
+                "the folder where these scores were made, or name another folder"
+            ) from error
+        far = difference(losses, self._losses_of(text))
         if not far <= TOLERANCE:
             where = f"{self.scorer.served_model.name} at {self.scorer.url}"
             raise StoreError(

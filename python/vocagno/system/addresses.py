@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 else:
     _Local = type(Path())  # Path itself cannot be subclassed before Python 3.12
 _FORM = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:[/\\]")
+_WITHOUT_PLACE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:[/\\]*")
 
 
 class AddressError(InputError):
@@ -21,7 +22,10 @@ class AddressError(InputError):
 
 
 def path_of(folder: Path | str) -> Path:
-    """Makes the path of a folder: an `Address` if it has the form of one."""
+    """Makes the path of a folder: an `Address` if it has the form of one.
+    Raises: AddressError for an address without a place, for example `s3://` from an empty variable."""
+    if _WITHOUT_PLACE.fullmatch(str(folder)):
+        raise AddressError(f"{folder}: an address needs a bucket or a folder behind the scheme")
     return Address(folder) if _FORM.match(str(folder)) else Path(folder)
 
 

@@ -181,12 +181,14 @@ class ConfiguredTeacher:
         if folder is None:
             return ScoreStore(self.make_scores(corpus(), show_progress=show_progress)[0])
         store = ScoreStore(folder)
+        is_further = option.startswith("teacher.also")  # of which a run has nothing but the scores
         for label, name, stored, configured in self._explicit_inputs(store.manifest.made_from):
             if stored not in (None, configured, _DTYPE_OF_SERVER):
+                remedies = f" or drop teacher.{name}; to score again, drop {option}"
                 raise StoreError(
                     f"{option}: {store.folder} was made with another {label} ({stored}, now "
-                    f"{configured}); to use these scores, name that one or drop teacher.{name}; to "
-                    f"score again, drop {option}"
+                    f"{configured}); to use these scores, name that one"
+                    f"{remedies * (not is_further)}"
                 )
         if self.config.server:
             self.engine.guard(store.folder)
@@ -202,6 +204,8 @@ class ConfiguredTeacher:
             if config.bos is not None:
                 prefix = list(teacher_prefix(config, self.spans))
                 yield "bos", "bos", made_from.get("prefix"), prefix
+        if config.engine != TeacherConfig.engine:
+            yield "engine", "engine", made_from.get("engine", TeacherConfig.engine), config.engine
         for name in ("context", "min_context", "dtype"):
             if (value := getattr(config, name)) != getattr(TeacherConfig, name):
                 yield name.replace("_", " "), name, made_from.get(name), value

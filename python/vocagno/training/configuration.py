@@ -153,22 +153,32 @@ def keep_inputs(config: Config, inputs: "Inputs", *, write: bool) -> None:
     Args: write: False on all processes but one; these only check.
     Raises: ConfigError if the run there was begun with other inputs under the same names.
     """
-    path = config.output / _MATERIALS
     now = inputs.made_from()
-    if path.is_file() and is_begun(config.output):
-        before = json.loads(path.read_bytes())
-        for name, values in now.items():
-            # Runs that were begun earlier did not note their held-out rows.
-            old_values = before.get(name, values if name.startswith("held-out rows") else {})
-            for key in {**old_values, **values}:
-                if old_values.get(key) != values.get(key):
-                    raise ConfigError(
-                        f"output: the run in {config.output} was made with another "
-                        f"{key.replace('_', ' ')} of the {name}; choose another `output`, or "
-                        "delete that one"
-                    )
-    elif write:
-        write_json(path, now)
+    if not check_facts(config, now) and write:
+        write_json(config.output / _MATERIALS, now)
+
+
+def check_facts(config: Config, now: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Compares inputs with those of a run that was begun in the output folder.
+
+    Args: now: facts of inputs, or of some of them (`Inputs.made_from`).
+    Returns: True if a run was begun there.
+    Raises: ConfigError if it was begun with other inputs under the same names.
+    """
+    if not (config.output / _MATERIALS).is_file() or not is_begun(config.output):
+        return False
+    before = kept_inputs(config.output)
+    for name, values in now.items():
+        # Runs that were begun earlier did not note their held-out rows.
+        old_values = before.get(name, values if name.startswith("held-out rows") else {})
+        for key in {**old_values, **values}:
+            if old_values.get(key) != values.get(key):
+                raise ConfigError(
+                    f"output: the run in {config.output} was made with another "
+                    f"{key.replace('_', ' ')} of the {name}; choose another `output`, or "
+                    "delete that one"
+                )
+    return True
 
 
 def kept_inputs(output: Path) -> dict[str, dict[str, Any]]:

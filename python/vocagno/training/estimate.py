@@ -19,7 +19,6 @@ from vocagno.data.corpus import Corpus, scan
 from vocagno.data.prepare import prepare_rows, scan_with_progress
 from vocagno.data.store.format import MANIFEST
 from vocagno.errors import require
-from vocagno.models.loading import tokenizer_of_student
 from vocagno.system.progress import peak_megabytes
 from vocagno.teacher.candidate_frames import CANDIDATE_BYTES
 from vocagno.teacher.configured import ConfiguredTeacher
@@ -27,7 +26,7 @@ from vocagno.teacher.score_store import DocumentScores, write_scores
 from vocagno.teacher.scoring import Teacher
 from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenizedTexts, TokenSpans
-from vocagno.training.inputs import bucket_tables, further_teachers, resolve
+from vocagno.training.inputs import bucket_tables, further_teachers, resolve, resolve_student
 from vocagno.training.loop import Training
 
 DEVICES = (1, 8, 64)
@@ -140,7 +139,7 @@ def estimate_run(config: Config, accelerator: accelerate.Accelerator) -> dict[st
     one_process = "--dry_run: start one process; hours are given for several devices"
     require(accelerator.num_processes == 1, one_process)
     cache, seq_len = config.data.cache, config.data.seq_len
-    tokenizer = tokenizer_of_student(config.student)
+    tokenizer, _ = resolve_student(config)
     teacher = ConfiguredTeacher(config.teacher, cache, accelerator.device)
     bucket_tables(config, tokenizer, [teacher, *further_teachers(config, accelerator.device)])
     corpora = [scan_with_progress(name, cache, show_progress=True) for name in config.data.corpora]
@@ -268,7 +267,8 @@ def _training_burst(
     micro_batches = min(1 if is_cpu else _MICRO_BATCHES, accelerator.gradient_accumulation_steps)
     accelerator.gradient_accumulation_steps = micro_batches
     global_batch = micro_batch * micro_batches
-    num_tokens = 2.0 * global_batch * config.data.seq_len
+    # The last row of each corpus is padded, which slows the tokens that count.
+    num_tokens = float((2 * global_batch + len(samples)) * config.data.seq_len)
     if scoring is not None:  # the sample is scored first, which must not take longer than the burst
         num_tokens = min(num_tokens, _SECONDS * scoring["tokens_per_second"])
     with tempfile.TemporaryDirectory() as temporary:

@@ -5,8 +5,9 @@ input. Every tokenizer is built once, and every identity of weights is computed 
 """
 
 import inspect
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 
 from vocagno.config.options import Config, row_counts
 from vocagno.config.teacher import TeacherConfig
-from vocagno.data.corpus import Corpus, text_hash
+from vocagno.data.corpus import Corpus, read_batches, text_hash
 from vocagno.data.prepare import open_rows, prepare_rows, prepare_texts, scan_with_progress
 from vocagno.data.rows import MixedPieces, MixedRows, RowStore
 from vocagno.data.store.format import REFUSED, RefusalLimit, say_omitted
@@ -37,6 +38,7 @@ from vocagno.tokens.buckets import Buckets, buckets
 from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.sample_pages import Sample, choose_samples
+from vocagno.training.validation import check_prompts
 
 _MANY_EPOCHS = 20
 """Epochs of a corpus above which a run warns; text gains little after four (arXiv 2305.16264)."""
@@ -74,18 +76,11 @@ class Inputs:
         The names and facts are kept in `materials.json`; a resumed run must have the same. Held-out
         rows are among them, because the losses of two texts make no curve.
         """
-        made_from = {}
-        by_kind: dict[str, Mapping[str, RowStore | ScoreStore]] = {"rows": self.rows.stores}
-        by_kind["held-out rows"] = self.validation
+        made_from = _facts_of_rows(self.rows, self.validation)
         for number, scores in enumerate((self.scores, *self.further_scores), 1):
             kind = "scores" if number == 1 else f"scores of teacher {number}"
-            by_kind[kind] = {name: matched.store for name, matched in scores.items()}
-        for kind, stores in by_kind.items():
-            for name, store in stores.items():
-                key = kind if len(stores) == 1 else f"{kind} of {name}"
-                made_from[key] = {"text": store.text_hashes, **store.manifest.made_from}
-                if refused := store.manifest.count(REFUSED):  # by this release of the tokenizer
-                    made_from[key][REFUSED] = refused
+            stores = {name: matched.store for name, matched in scores.items()}
+            made_from |= _facts(kind, stores)
         if self.live_teacher is not None:
             made_from["live teacher"] = self.live_teacher.made_from
         if self.targets is not None:
@@ -107,19 +102,45 @@ class Inputs:
         return SeveralTeachers(mixed) if self.further_scores else mixed[0]
 
 
-def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inputs:
+def _facts(kind: str, stores: Mapping[str, RowStore | ScoreStore]) -> dict[str, dict[str, Any]]:
+    """The facts that determine stores of one kind, by the kind and, of several, the corpus."""
+    facts = {}
+    for name, store in stores.items():
+        key = kind if len(stores) == 1 else f"{kind} of {name}"
+        facts[key] = {"text": store.text_hashes, **store.manifest.made_from}
+        if refused := store.manifest.count(REFUSED):  # by this release of the tokenizer
+            facts[key][REFUSED] = refused
+    return facts
+
+
+def _facts_of_rows(
+    rows: MixedRows, validation: Mapping[str, RowStore]
+) -> dict[str, dict[str, Any]]:
+    """The facts that determine all rows of a run, by name."""
+    return _facts("rows", rows.stores) | _facts("held-out rows", validation)
+
+
+def resolve(
+    config: Config,
+    device: torch.device,
+    *,
+    show_progress: bool,
+    check: Callable[[Mapping[str, Mapping[str, Any]]], object] = lambda facts: None,
+) -> Inputs:
     """Checks the configuration and opens the stores of a run.
 
     The processes make stores that are not in the cache together. None of them waits inside a
     collective: scoring may take hours, a collective times out in minutes.
 
+    Args: check: called with the facts of the rows (`Inputs.made_from`) before a text is scored; it
+        may refuse them.
     Raises: ConfigError for a student or teacher that cannot be what the run needs; StoreError if
         more of the text than `guidance.min_coverage` allows has no scores.
     """
     # Cheap checks come before hours of work: tokenizers, teacher and buckets can refuse a run
     # before a token is scored.
     corpora = _Corpora(config, show_progress)
-    tokenizer, settings = _student(config)
+    tokenizer, settings = resolve_student(config)
     teacher = _teacher(config, tokenizer, device)  # refused before rows and scores are made
     further = further_teachers(config, device)
     tables = bucket_tables(config, tokenizer, [teacher, *further])  # before hours of scoring
@@ -129,8 +150,10 @@ def resolve(config: Config, device: torch.device, *, show_progress: bool) -> Inp
         _warn_of_epochs(config, rows.stores)
         if config.guidance.warning:
             print(f"warning: {config.guidance.warning}", file=sys.stderr)
+    check(_facts_of_rows(rows, validation))
+    # First those that are there: one that does not fit is named before hours of scoring.
+    further_scores = [_scores(corpora, rows, another, "teacher.also.scores") for another in further]
     scores, live_texts = _scores(corpora, rows, teacher), _live_texts(corpora, rows)
-    further_scores = [_scores(corpora, rows, further_teacher) for further_teacher in further]
     targets = _targets(config, tables, [teacher, *further], [scores, *further_scores])
     samples = _samples(corpora, rows, tokenizer)
     return Inputs(
@@ -193,8 +216,10 @@ class _Corpora:
                 say_omitted(store.folder, documents, refused)
 
 
-def _student(config: Config) -> tuple[StudentTokenizer, Any]:
-    """The student's tokenizer and its transformers configuration, which fit each other."""
+def resolve_student(config: Config) -> tuple[StudentTokenizer, Any]:
+    """The student's tokenizer and its transformers configuration, which fit each other and the
+    benchmarks of the run.
+    Raises: ConfigError or InputError for those that do not."""
     student = config.student
     tokenizer = tokenizer_of_student(student)
     size = tokenizer.spans.vocabulary_size
@@ -204,6 +229,7 @@ def _student(config: Config) -> tuple[StudentTokenizer, Any]:
     # A tokenizer that is not named is that of the model's own folder.
     if student.tokenizer is not None:
         check_own_tokenizer(tokenizer.spans, student.model, "student")
+    check_prompts(config.eval, tokenizer.spans, settings)
     return tokenizer, settings
 
 
@@ -232,7 +258,30 @@ def _rows(corpora: _Corpora, tokenizer: StudentTokenizer) -> MixedRows:
     else:
         stores = {name: corpora.rows(name, tokenizer) for name in data.corpora}
     corpora.check_rows(stores, "data.train")
+    if data.row_stores:
+        _check_order(stores)
     return MixedRows(stores)
+
+
+def _check_order(stores: Mapping[str, RowStore]) -> None:
+    """Checks that no rows begin with the text of another corpus, with whose weight they would be
+    mixed, and by whose name the log would call them.
+
+    Only corpora on this machine are looked at: rows are trained on without their corpus, too.
+    Raises: ConfigError that names the rows and the corpora.
+    """
+    begins = {}
+    for name, store in stores.items():
+        shard, row = store.locate(0)
+        begins[name] = shard.text_hashes[row][0].tobytes()
+    for corpus in filter(os.path.exists, stores if len(stores) > 1 else ()):
+        first = text_hash(next(read_batches(corpus, batch_bytes=1))[-1])
+        for name, begin in begins.items():
+            require(
+                begin != first or name == corpus or begins[corpus] == first,
+                f"data.rows: {stores[name].folder} has the place of {name}, but begins with the "
+                f"first text of {corpus}; name rows in the order of data.train",
+            )
 
 
 def _validation(corpora: _Corpora, tokenizer: StudentTokenizer) -> dict[str, RowStore]:
@@ -244,9 +293,13 @@ def _validation(corpora: _Corpora, tokenizer: StudentTokenizer) -> dict[str, Row
 
 
 def _scores(
-    corpora: _Corpora, rows: MixedRows, teacher: ConfiguredTeacher
+    corpora: _Corpora,
+    rows: MixedRows,
+    teacher: ConfiguredTeacher,
+    option: str = "teacher.scores",
 ) -> dict[str, MatchedScores]:
-    """The stored scores by corpus; empty without a teacher and with a live one."""
+    """The stored scores by corpus; empty without a teacher and with a live one.
+    Args: option: the one that names the stores, for messages."""
     guidance = corpora.config.guidance
     if not guidance.needs_teacher or teacher.config.mode == "live":
         return {}
@@ -254,7 +307,7 @@ def _scores(
     folders = teacher.config.scores_of(len(rows.stores))
     for (name, store), folder in zip(rows.stores.items(), folders, strict=True):
         corpus = partial(corpora.__getitem__, name)  # a folder of scores needs no scan of its text
-        scored = teacher.scores(corpus, folder, show_progress=corpora.show)
+        scored = teacher.scores(corpus, folder, show_progress=corpora.show, option=option)
         scores[name] = MatchedScores(scored, store, candidates=guidance.needs_candidates)
         missing = scores[name].check(guidance.min_coverage, name)
         if missing and corpora.show:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from vocagno.system.signals import DONE, UNFINISHED, exit_status, terminable
 from vocagno.training.configuration import (
     add_command,
     as_config,
+    check_facts,
     keep_config,
     keep_inputs,
     run_identity,
@@ -167,7 +169,8 @@ def _train(config: Config, accelerator: accelerate.Accelerator) -> bool:
         return True
     check_benchmarks(config.eval, accelerator)
     with terminable():
-        inputs = resolve(config, accelerator.device, show_progress=main_process)
+        check = partial(check_facts, config)  # a corpus that has grown, before it is scored
+        inputs = resolve(config, accelerator.device, show_progress=main_process, check=check)
         keep_inputs(config, inputs, write=main_process)
         run = broadcast(run_identity(config.output) if main_process else "")
         training = Training(inputs, accelerator, run)

@@ -24,6 +24,7 @@ from vocagno.evaluation.summary import METRICS, by_metric
 from vocagno.guidance.collator import Collator, loader
 from vocagno.guidance.loss import LossSums
 from vocagno.system.collectives import HostSum
+from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.sampler import ValidationBatches
 
 
@@ -94,7 +95,6 @@ def _evaluation_mode(student: Any) -> Iterator[None]:
 
 def check_benchmarks(options: EvaluationConfig, accelerator: accelerate.Accelerator) -> None:
     """Checks before hours of scoring that the benchmarks of a run, if it has any, are there.
-    Whether their prompts fit the student is seen when it is loaded.
 
     Raises: InputError for a benchmark that is not known or cannot be read, and if a library is
         missing; ConfigError under DeepSpeed's ZeRO 3, whose shards of weights are not put together
@@ -109,6 +109,35 @@ def check_benchmarks(options: EvaluationConfig, accelerator: accelerate.Accelera
         for benchmark in map(find_benchmark, options.tasks):
             read_examples(benchmark, Path(options.data))
             read_items(benchmark, Path(options.data))
+
+
+@dataclass(frozen=True, slots=True)
+class _PromptLengths:
+    """Lengths of prompts for `prepare_tasks`, of a student that is not loaded yet."""
+
+    spans: TokenSpans
+    max_length: int
+    """Tokens that the student reads."""
+
+    def tok_encode(self, prompt: str) -> list[int]:
+        """The ids of a prompt, without special tokens, of which lm-eval may add some."""
+        ids: list[int] = self.spans.encode([prompt]).ids.tolist()
+        return ids
+
+
+def check_prompts(options: EvaluationConfig, spans: TokenSpans, settings: Any) -> None:
+    """Checks before hours of scoring that the prompts of a run's benchmarks fit the student.
+
+    Args: settings: the student's transformers configuration; one without a largest number of
+        positions is not checked.
+    Raises: InputError for prompts that leave no room for an answer.
+    """
+    longest = getattr(settings.get_text_config(), "max_position_embeddings", None)
+    if options.every is not None and options.data is not None and longest is not None:
+        lengths, new_tokens = _PromptLengths(spans, longest), options.new_tokens
+        benchmarks = map(find_benchmark, options.tasks)
+        limit = options.limit
+        prepare_tasks(lengths, benchmarks, Path(options.data), limit=limit, new_tokens=new_tokens)
 
 
 @dataclass(eq=False)

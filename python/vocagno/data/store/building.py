@@ -400,8 +400,12 @@ def _description(
     inputs = {"text": description.text_hash, **description.made_from}
     expected = {"text": shard.text_hash, **made_from}
     if inputs != expected:
+        # A copy has no claim, which knows the size of its shards.
+        size = ""
+        if description.text_hash != shard.text_hash:
+            size = "; if it is the same corpus, its shards have another size: give --shard_bytes"
         raise StoreError(
-            f"{path}: was made with another {first_difference(inputs, expected)}; name another "
-            "folder, or delete this one"
+            f"{path}: was made with another {first_difference(inputs, expected)}{size}; name "
+            "another folder, or delete this one"
         )
     return description

@@ -75,11 +75,17 @@ def folder_for(address: Address) -> Path:
 
 
 def read_claim(folder: Path) -> Claim | None:
-    """Reads the claim on a folder; None if there is none."""
+    """Reads the claim on a folder; None if there is none. Raises: StoreError for a damaged one."""
     if not _file(folder).is_file():
         return None
-    fields = json.loads(_file(folder).read_bytes())
-    first = fields.pop("kind"), fields.pop("text"), fields.pop("shards", None)
+    try:
+        fields = json.loads(_file(folder).read_bytes())
+        first = fields.pop("kind"), fields.pop("text"), fields.pop("shards", None)
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise StoreError(
+            f"{_file(folder)}: this note of what is made here is damaged ({error!r}); delete it, "
+            "and give the same command again: finished shards are kept"
+        ) from error
     size = fields.pop("shard_bytes", None)
     return Claim(*first, fields, size)
 

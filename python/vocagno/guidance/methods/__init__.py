@@ -48,7 +48,7 @@ def _own_rule(name: str) -> type[TokenSelection]:
         sys.path.append(folder)
     try:
         rule: Any = getattr(import_module(module), attribute, None)
-    except ImportError as error:
+    except (ImportError, TypeError, ValueError) as error:  # the last two for a path, or no name
         raise ConfigError(
             f"guidance.method: {name}: {error}; start in the folder of that module, or name its "
             "folder in PYTHONPATH"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vocagno.alignment.mapping import Reason, unmapped_reasons
 from vocagno.config.guidance import GuidanceConfig
-from vocagno.data.rows import Row
+from vocagno.data.rows import Row, bytes_of_tokens
 from vocagno.data.store.format import REFUSED
 from vocagno.errors import require
 from vocagno.guidance.batch import GuidedBatch
@@ -129,9 +129,9 @@ class Baker:
         # A rule by lines judges groups also where losses are compared by token: `by_group` has them
         # then.
         assert by_group.groups is not None  # all such rules have groups
-        values = {
+        values: dict[str, NDArray[Any]] = {
             "teacher_loss": compared.teacher_loss[:n],
-            "line_bytes": tokens.spans[:, 1] - tokens.spans[:, 0],
+            "line_bytes": bytes_of_tokens(tokens.spans, np.diff(tokens.cu_seqlens)),
             "line_groups": by_group.groups[:n],
             "group_loss": by_group.teacher_loss[:n],
         }
