@@ -24,6 +24,9 @@ def losses(name: str, text: str) -> tuple[np.ndarray, np.ndarray]:
     model = causal_model(name, "MODEL", dtype=torch.float32).eval()
     start = model.config.bos_token_id or model.config.eos_token_id or 0
     ids = torch.tensor([[start, *tokens.ids.tolist()]])
+    longest = getattr(model.config, "max_position_embeddings", ids.shape[1])
+    if ids.shape[1] > longest:
+        sys.exit(f"{name} reads {longest} tokens, and the text has {ids.shape[1]}: cut it")
     with torch.inference_mode():
         log_p = model(ids).logits[0, :-1].float().log_softmax(-1)
     return tokens.spans, -log_p.gather(1, ids[0, 1:, None])[:, 0].numpy()

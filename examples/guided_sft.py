@@ -35,9 +35,12 @@ if __name__ == "__main__":
     student, teacher, conversations, output = sys.argv[1:]
     tokenizers = [AutoTokenizer.from_pretrained(name) for name in (student, teacher)]
     spans = TokenSpans(tokenizers[1])
+    model = causal_model(teacher, "TEACHER")
+    # Beyond its positions a model gives losses that are wrong, and no error.
+    context = min(2048, model.config.max_position_embeddings)
     loaded = Teacher(
-        TransformersScorer(causal_model(teacher, "TEACHER"), batch_tokens=8192, width=2048),
-        TextReader(spans, spans.prefix_ids, context=2048, min_context=512),
+        TransformersScorer(model, batch_tokens=8192, width=context),
+        TextReader(spans, spans.prefix_ids, context=context, min_context=context // 4),
     )
     guidance = GuidanceConfig(top_fraction=0.6)
     dataset = add_teacher_loss(

@@ -11,6 +11,7 @@ verl asks a manager for the teacher's log-probabilities; `AcrossTokenizers` stan
 
 import os
 from functools import cache
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -38,6 +39,24 @@ def text_of(response_ids):
     return b"".join(pieces.get(index, b"") for index in response_ids).decode(errors="replace")
 
 
+def prompt_of(student, prompt_ids):
+    """The text of a prompt with the names of its special tokens, which a chat template writes and
+    the teacher reads, too. Render another chat template where the teacher has one."""
+    parts = []
+    for is_special, run in groupby(prompt_ids, lambda index: bool(student.is_special([index])[0])):
+        ids = list(run)
+        parts.append("".join(map(student.token, ids)) if is_special else student.decode(ids)[0])
+    return "".join(parts)
+
+
+def with_bos(teacher, ids):
+    """The ids with those that the teacher's tokenizer adds before a text, and their number. A
+    prompt may bring them."""
+    added = list(teacher.prefix_ids)
+    ids = ids.tolist()
+    return (ids, 0) if ids[: len(added)] == added else (added + ids, len(added))
+
+
 def credited(response_ids, teacher_ids, teacher_logprobs, student_logprobs):
     """The teacher's log-probability of each token of a response; NaN where there is none."""
     return vocagno.credit(
@@ -60,9 +79,11 @@ async def reward_func(args, sample, **_):
     import aiohttp
 
     prompt = sample.prompt  # render another chat template here
-    both = tokenizer("TEACHER").encode([prompt, text_of(sampled_ids(sample))])
+    teacher = tokenizer("TEACHER")
+    both = teacher.encode([prompt, text_of(sampled_ids(sample))])
+    asked, num_added = with_bos(teacher, both.ids)
     request = {
-        "input_ids": both.ids.tolist(),
+        "input_ids": asked,
         "sampling_params": {"temperature": 1.0, "max_new_tokens": 0},
         "return_logprob": True,
         "logprob_start_len": 0,
@@ -70,7 +91,7 @@ async def reward_func(args, sample, **_):
     async with aiohttp.ClientSession() as session, session.post(args.rm_url, json=request) as reply:
         reply.raise_for_status()
         found = (await reply.json())["meta_info"]["input_token_logprobs"]
-    return [(index, logprob) for logprob, index, *_ in found[both.text(1)]]
+    return [(index, logprob) for logprob, index, *_ in found[num_added + both.text(1).start :]]
 
 
 def post_process_rewards(args, samples, **_):
@@ -97,9 +118,10 @@ class AcrossTokenizers:
     async def compute_teacher_logprobs(self, prompt_ids, response_ids, response_logprobs, **more):
         """For `_compute_teacher_logprobs` of an agent loop, in the place of its own call."""
         student, teacher = tokenizer("STUDENT"), tokenizer("TEACHER")
-        both = teacher.encode([student.decode(prompt_ids)[0], text_of(response_ids)])
-        _, found = await self.manager.compute_teacher_logprobs_single(both.ids.tolist(), **more)
-        first = both.text(1).start
+        both = teacher.encode([prompt_of(student, prompt_ids), text_of(response_ids)])
+        asked, num_added = with_bos(teacher, both.ids)
+        _, found = await self.manager.compute_teacher_logprobs_single(asked, **more)
+        first = num_added + both.text(1).start
         logprobs = found[first - 1 : -1, 0].numpy()  # what predicts the response
         ids = both.ids[both.text(1)]
         credits = credited(response_ids, ids, logprobs, response_logprobs)

@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tokenizers.processors import TemplateProcessing
+
 from examples import load_example
 from families import TEXTS
 from score_server import log_probability, serving
@@ -121,3 +123,33 @@ def test_verl_gets_rows_of_the_students_sequence(example, sides, sampled):
     np.testing.assert_allclose(of_response[-num_more:], own[-num_more:], rtol=1e-6)
     assert not rows[: len(prompt) - 1].any()
     assert rows[-1] == 0
+
+
+def test_the_teacher_reads_the_markers_of_a_chat(monkeypatch, tmp_path, tokenizers):
+    """And before them its own BOS, once."""
+    names, prompt = ("<|im_start|>", "<|im_end|>"), "<|im_start|>user\n12 + 7?<|im_end|>\n"
+    for side in ("student", "teacher"):
+        made = type(tokenizers["llama"]).from_str(tokenizers["byte-level"].to_str())
+        made.add_special_tokens([f"<{side}>", *names])
+        if side == "teacher":
+            made.post_processor = TemplateProcessing(
+                single="<teacher> $A", special_tokens=[("<teacher>", made.token_to_id("<teacher>"))]
+            )
+        made.save(str(tmp_path / f"{side}.json"))
+        monkeypatch.setenv(f"{side.upper()}_TOKENIZER", str(tmp_path / f"{side}.json"))
+    student, teacher = (TokenSpans(tmp_path / f"{side}.json") for side in ("student", "teacher"))
+    example, asked = load_example("on_policy"), []
+
+    class Manager:
+        async def compute_teacher_logprobs_single(self, ids):
+            asked.append(ids)
+            return torch.tensor(ids)[:, None], torch.full((len(ids), 1), -1.0)
+
+    response = student.encode(["19"]).ids.tolist()
+    prompt_ids = student.encode([prompt]).ids.tolist()
+    compute = example.AcrossTokenizers(Manager()).compute_teacher_logprobs
+    asyncio.run(compute(prompt_ids, response, [-1.0] * len(response)))
+    expected = [text.ids.tolist() for text in teacher.encode([prompt, "19"])]
+    assert asked == [[teacher.token_id("<teacher>"), *expected[0], *expected[1]]]
+    again, added = example.with_bos(teacher, np.array(asked[0]))
+    assert (again, added) == (asked[0], 0)

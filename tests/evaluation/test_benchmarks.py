@@ -314,7 +314,8 @@ def test_a_damaged_file_is_named(tmp_path, lines, message):
 @pytest.mark.parametrize(
     ("name", "record", "message"),
     [
-        ("mmlu_stem", {"question": "?", "choices": ["1"], "answer": 3}, "index out of range"),
+        ("mmlu_stem", {"question": "?", "choices": ["1"], "answer": 3}, "`answer` is 3, of 1"),
+        ("mmlu_stem", {"question": "?", "choices": ["1"], "answer": -1}, "`answer` is -1, of 1"),
         ("mathqa", {"problem": "?", "options": "1, 2", "correct": "a"}, "answer 'A' is not one"),
         ("mathqa", {"problem": "?", "options": "b ) 1", "correct": "b"}, "no letters in order"),
         ("sat_math", {"question": "?", "options": "A) 1 C) 2", "Answer": "A"}, "no letters in or"),

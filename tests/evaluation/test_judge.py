@@ -21,7 +21,7 @@ from vocagno.errors import InputError
 from vocagno.evaluation import judge as judge_module
 from vocagno.evaluation.answers import normalize
 from vocagno.evaluation.benchmarks import BENCHMARKS, Item
-from vocagno.evaluation.judge import Judge
+from vocagno.evaluation.judge import Judge, _verify
 
 pytestmark = pytest.mark.slow
 
@@ -95,6 +95,23 @@ TIMES = {
     "table": "a | 1",
     "ans_type": "extractive_text",
 }
+
+
+@pytest.mark.parametrize(
+    ("gold", "wrong", "right"),
+    [
+        (
+            "John",
+            "John has 3, Mary 5. The answer is Mary.",
+            "Mary: 5. The answer is John.",
+        ),
+        ("7:30", "From 7:30 to 8:45. The answer is 8:45.", "The answer is: 7:30."),
+        ("Yes", "Yes or no? The answer is no.", "No? The answer is Yes."),
+    ],
+)
+def test_a_word_counts_only_where_the_answer_is_stated(gold, wrong, right):
+    """Of a benchmark without a list of options, whose one word may stand in the question."""
+    assert [_verify(completion, gold, [gold]) for completion in (wrong, right)] == [False, True]
 
 
 def test_a_gold_answer_may_end_in_a_full_stop():

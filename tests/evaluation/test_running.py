@@ -30,6 +30,7 @@ from vocagno.evaluation.running import (
     load,
     prepare_tasks,
     resolve_device,
+    tokenizer_identity,
 )
 from warm_python import executable
 
@@ -362,3 +363,18 @@ def test_completions_that_cannot_be_graded(tmp_path, data, cli, line, message):
     file = tmp_path / "completions.jsonl"
     file.write_text(line + "\n")
     assert message in cli.error("eval", "--regrade", file, "--task", "asdiv", "--data", data)
+
+
+def test_another_tokenizer_is_another_model(tmp_path):
+    """Answers of the same weights with a mended tokenizer are not those that are stored."""
+    assert tokenizer_identity("a/name") is None
+    identities = set()
+    for name, content in (
+        ("tokenizer.json", "{}"),
+        ("tokenizer_config.json", "{}"),
+        ("tokenizer_config.json", '{"add_bos_token": true}'),
+        ("chat_template.jinja", "{{ x }}"),
+    ):
+        (tmp_path / name).write_text(content)
+        identities.add(tokenizer_identity(str(tmp_path)))
+    assert len(identities) == 4

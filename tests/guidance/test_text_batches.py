@@ -68,6 +68,19 @@ def test_the_bytes_of_a_character_count_once(tokenizers, sign):
     assert not batch.weight[0, places].any()
 
 
+def test_texts_whose_tokens_have_no_place_are_refused(tokenizers, sides):
+    """All of their tokens would count as special ones, and train without a teacher."""
+    student, teacher = sides
+    own, other = student.encode(LINES), teacher.encode(LINES)
+    swapped = student.from_ids(own.ids, own.cu_seqlens, texts=LINES[::-1])
+    assert not swapped.proved.any()
+    eos = student.token_id("</s>")
+    with pytest.raises(ValueError, match="own: no token of text 0 has a place in it"):
+        guided_batch(student, swapped, other, losses(other), GuidanceConfig(), eos_id=eos)
+    same = student.from_ids(own.ids, own.cu_seqlens, texts=LINES)
+    guided_batch(student, same, other, losses(other), GuidanceConfig(), eos_id=eos)
+
+
 def test_a_student_without_line_breaks_is_warned_of(tokenizers):
     """Its lines are whole documents."""
     spans = TokenSpans(tokenizers["word-piece"])

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import warnings
 from contextlib import nullcontext
 
 import numpy as np
@@ -143,7 +144,7 @@ def test_a_padded_batch_is_that_of_our_own_collator(
     ours = DataCollatorWithTeacherLoss(guidance, **targets)(examples)
     expected = own_batch(DOCUMENTS, student, teacher, guidance, **targets)
     inputs = expected.inputs()
-    assert ours.keys() == inputs.keys() | {"num_kept", "facts"}
+    assert ours.keys() == inputs.keys() | {"num_kept", "facts", "shift_labels"}
     for name, value in inputs.items():
         if name == "groups":
             assert canonical(ours[name]) == canonical(value)
@@ -572,6 +573,35 @@ def test_answers_are_found_where_the_template_puts_them(tokenizers):
             said = [raw[start:end].decode() for start, end in found.answers]
             wanted = [m["content"].strip() for m in messages if m["role"] == "assistant"]
             assert said == wanted
+
+
+@pytest.mark.parametrize("tools", [[{"name": "add"}], '[{"name": "add"}]'])
+def test_the_options_of_a_template_reach_both_sides(tokenizers, teacher, tools):
+    """By TRL's columns: tools, as a list or as JSON, and further arguments."""
+    before = "{{ tools[0].name }} {{ style }} "
+    student = wrapped(tokenizers["llama"], eos_token="</s>", chat_template=before + STUDENT)
+    other = wrapped(tokenizers["byte-level"], chat_template=before + TEACHER)
+    examples = {"messages": CHAT[:1], "tools": [tools], "chat_template_kwargs": [{"style": "dry"}]}
+    columns = TeacherLossColumns(student, teacher, RULES["default"], teacher_tokenizer=other)
+    (ids,) = columns(examples)["input_ids"]
+    assert student.decode(ids).strip().startswith("add dry <user>")
+    (text,) = TeacherTexts(other)(examples)["text"]
+    assert text.startswith("add dry [user]")
+
+
+def test_data_that_says_two_things_is_refused(student, teacher, teacher_tokenizer):
+    columns = TeacherLossColumns(student, teacher)
+    with pytest.raises(CorpusError, match="have `text` and `prompt`, which may say different"):
+        columns({"text": ["a"], "prompt": ["b"], "completion": ["c"]})
+    data = datasets.Dataset.from_dict({"text": TEXTS})
+    for given in (datasets.DatasetDict(train=data), data.to_iterable_dataset()):
+        with pytest.raises(InputError, match=r"dataset: expected a datasets.Dataset, got"):
+            add_teacher_loss(given, student, teacher)
+    with pytest.warns(UserWarning, match="is it the teacher's tokenizer"):
+        TeacherLossColumns(student, teacher, teacher_tokenizer=student)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TeacherLossColumns(student, teacher, teacher_tokenizer=teacher_tokenizer)
 
 
 @pytest.mark.parametrize("kind", ["text", "messages"])

@@ -19,6 +19,7 @@ from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
     PreTrainedTokenizerFast,
+    Trainer,
     TrainingArguments,
 )
 
@@ -83,6 +84,35 @@ def trainer(folder, *, model=None, arguments=None, guidance=GUIDANCE, **options)
         options["data_collator"] = DataCollatorWithTeacherLoss(guidance)
     arguments = TrainingArguments(str(folder), **{**usual, **(arguments or {})})
     return GuidedTrainer(model or tiny_llama(50), arguments, guidance=guidance, **options)
+
+
+@pytest.mark.parametrize("made_of", ["columns", "rows"])
+def test_a_plain_trainer_learns_the_next_token(tmp_path, made_of):
+    """The labels of a batch are shifted already, and transformers would shift them once more."""
+    model, data = tiny_llama(50), examples()
+    collate = DataCollatorWithTeacherLoss(GUIDANCE)
+    if made_of == "rows":
+        ids = np.stack([example["input_ids"] for example in data]).astype(np.int32)
+        sizes = np.array([ids.shape[1]], np.int32)
+        none = np.zeros((ids.shape[1], 2), np.int32)
+        data = [Row(row, none, np.zeros(1, np.int64), sizes, 0 * sizes) for row in ids]
+        collate = GuidedCollator(None, GUIDANCE, seq_len=ids.shape[1] - 1)
+    batch = collate(data)
+    with torch.no_grad():
+        logits = model(batch["input_ids"]).logits.flatten(0, 1)
+        expected = torch.nn.functional.cross_entropy(logits, batch["labels"].flatten())
+    arguments = TrainingArguments(
+        str(tmp_path), use_cpu=True, report_to=[], remove_unused_columns=False
+    )
+    plain = Trainer(model, arguments, data_collator=collate, eval_dataset=data)
+    loss = plain.evaluate()["eval_loss"]
+    assert loss == pytest.approx(float(expected), abs=1e-3)
+
+
+def test_a_batch_beyond_the_positions_of_the_model_is_refused(tmp_path):
+    model = tiny_llama(50, max_position_embeddings=8)
+    with pytest.raises(InputError, match=r"a batch of 11 tokens, but the model reads at most 8"):
+        trainer(tmp_path, model=model).train()
 
 
 @pytest.mark.slow

@@ -164,6 +164,7 @@ def _ask_model(
     named_model = TeacherConfig(model=options.model, gguf_file=options.gguf_file)
     about = {
         "weights": weights_identity(named_model, out / "cache", "model"),
+        "tokenizer": running.tokenizer_identity(options.model),
         "dtype": dtype,
         "vocagno": __version__,  # another version may grade the same answer differently
     }

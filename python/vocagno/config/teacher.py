@@ -18,7 +18,7 @@ _IN_PROCESS = ("gguf_file", "attention", "device_map", "tensor_parallel", "sampl
 _IN_BATCHES = ("dtype", "batch_tokens", "batching")
 """Options that a server has set for itself."""
 _OF_SERVER = ("protocol", "requests")
-"""Options of `teacher.server` alone."""
+"""Options of a teacher on a server."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,7 @@ class CorpusFile:
     def _remote_marks(self) -> list[Any]:
         """Returns what the file system says of the content of a file at an address."""
         protocol = self.system.protocol
-        # For a web server, fsspec's mark is a hash of the address alone: it takes such files to
+        # For a web server, fsspec's mark is a hash of nothing but the address: it takes such files to
         # never change.
         if {"http", "https"}.isdisjoint([protocol] if isinstance(protocol, str) else protocol):
             return [str(self.system.ukey(self.path))]

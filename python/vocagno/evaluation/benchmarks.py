@@ -185,7 +185,10 @@ def _read_mmlu(record: Record) -> Item:
     listed = ", ".join(
         f"({letter}) {str(text).strip()}" for letter, text in zip("ABCDE", choices, strict=False)
     )
-    gold = "ABCDE"[: len(choices)][_field(record, "answer", int)]
+    number = _field(record, "answer", int)
+    if not 0 <= number < len(choices):
+        raise ValueError(f"`answer` is {number}, of {len(choices)} choices")
+    gold = "ABCDE"[number]
     return _choice_item(_field(record, "question").strip(), listed, gold, choices)
 
 

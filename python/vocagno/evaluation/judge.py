@@ -133,6 +133,10 @@ def _parse_words(
     words. Returns both, in this order, each as the list of its readings."""
     import math_verify as library
 
+    # Where the benchmark lists no options, the gold answer is the one word that can be found: only
+    # what the completion states as its answer counts, not a mention before it.
+    if len(words) == 1 and r"\boxed" not in completion:
+        completion = _STATEMENT.split(completion)[-1]
     # The library reads a letter only without brackets. P(A) of a formula keeps its brackets.
     if set(words) <= set("ABCDE"):
         completion = _BRACKETED.sub(r"\1", completion)
@@ -156,6 +160,7 @@ def _parse_words(
     return gold, readings(completion, texts) or readings(completion, latex)
 
 
+_STATEMENT = re.compile(r"(?i)answer is:?")
 _BRACKETED = re.compile(r"\(([A-E])\)")
 _HANDLERS: dict[str, Callable[..., Any]] = {
     "extract": lambda benchmark, completion: BENCHMARKS[benchmark].answer(completion),

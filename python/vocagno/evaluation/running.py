@@ -26,7 +26,7 @@ from vocagno.evaluation.benchmarks import (
     read_items,
 )
 from vocagno.evaluation.judge import Judge, Verdict
-from vocagno.system.files import atomic_file, digest
+from vocagno.system.files import atomic_file, digest, file_digest
 from vocagno.system.progress import Progress
 
 NEW_TOKENS = 1024
@@ -80,6 +80,16 @@ def load(
         # An id beyond the embeddings would fail only in the first prompt that has it.
         check_vocabulary(num_embeddings(loaded), max(tokenizer.get_vocab().values()) + 1, "")
         return PromptedModel(pretrained=loaded, tokenizer=tokenizer, batch_size=batch_size)
+
+
+def tokenizer_identity(model: str) -> str | None:
+    """Identifies the files of a model's tokenizer, of which the identity of its weights says
+    nothing. None for a name on the hub, whose commit is part of that identity."""
+    if not Path(model).is_dir():
+        return None
+    patterns = "tokenizer*", "special_tokens*", "added_tokens*", "vocab*", "merges*", "*.jinja"
+    files = sorted(file for pattern in patterns for file in Path(model).glob(pattern))
+    return digest(*(f"{file.name} {file_digest(file)}" for file in files))
 
 
 def resolve_device(device: str | None) -> str:

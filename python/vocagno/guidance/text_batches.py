@@ -88,6 +88,8 @@ def guided_batch(
         )
     nll = _check_losses(teacher_nll, own, other, prompt_bytes)
     _check_ends(student, own, eos_id)
+    for name, tokens in (("own", own), ("other", other)):
+        _check_places(name, tokens)
     rows = document_rows(join_documents(own, 0, student.prefix_ids, eos_id, prompt_bytes))
     scores = [
         DocumentScores(
@@ -124,6 +126,20 @@ def guided_batch(
         guidance=guidance,
         buckets=None if targets is None else targets.table,
     )
+
+
+def _check_places(name: str, tokens: TokenizedTexts) -> None:
+    """Raises: ValueError for a text none of whose tokens has a place in it: `from_ids` finds none
+    for ids that do not determine their text, and all of them would count as special ones."""
+    sizes = np.diff(tokens.spans, axis=1)[:, 0]
+    has_ids = np.diff(tokens.cu_seqlens) > 0
+    has_text = np.add.reduceat(np.append(sizes, 0), tokens.cu_seqlens[:-1]) > 0
+    lost = np.flatnonzero(has_ids & ~has_text & ~tokens.proved)
+    if len(lost):
+        raise ValueError(
+            f"{name}: no token of text {lost[0]} has a place in it, because its ids do not "
+            "determine the text, or are of another one; tokenize the texts with `encode`"
+        )
 
 
 def _check_losses(

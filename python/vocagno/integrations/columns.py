@@ -45,6 +45,7 @@ from vocagno.integrations.conversations import (
     learnt_tokens,
     limit_text_to,
     move_answer_scores,
+    template_options,
 )
 from vocagno.teacher.score_store import NOT_SCORED, DocumentScores, ScoresOfTexts, ScoreStore
 from vocagno.teacher.scoring import Teacher
@@ -88,6 +89,11 @@ def add_teacher_loss(
         tokens to learn have a teacher loss, or are in examples that the scores have; StoreError
         for more omitted examples than `max_refused`.
     """
+    if not hasattr(dataset, "__len__") or isinstance(dataset.column_names, dict):
+        raise InputError(
+            f"dataset: expected a datasets.Dataset, got {type(dataset).__name__}; give one split "
+            "of it, and map a stream by TeacherLossColumns"
+        )
     columns = TeacherLossColumns(
         student,
         teacher,
@@ -149,13 +155,18 @@ class TeacherTexts:
     def __call__(self, examples: Examples) -> dict[str, list[str]]:
         """The text of each example. Raises: the errors of `TeacherLossColumns`."""
         if "messages" in examples:
-            conversations = [self.conversation(messages) for messages in examples["messages"]]
+            options = template_options(examples)
+            conversations = [
+                self.conversation(messages, **of_template)
+                for messages, of_template in zip(examples["messages"], options, strict=True)
+            ]
             return {"text": [conversation.text for conversation in conversations]}
         return {"text": [document.text for document in _documents(examples)]}
 
-    def conversation(self, messages: Any) -> Conversation:
-        """The conversation that the teacher reads, without a BOS that its tokenizer adds."""
-        whole = conversation(messages, self._tokenizer)
+    def conversation(self, messages: Any, **options: Any) -> Conversation:
+        """The conversation that the teacher reads, without a BOS that its tokenizer adds.
+        Args: options: of the chat template (`template_options`)."""
+        whole = conversation(messages, self._tokenizer, **options)
         # Templates often write the BOS that the tokenizer then adds: the teacher would read it
         # twice.
         text = whole.text.removeprefix(self._bos)
@@ -219,6 +230,7 @@ class TeacherLossColumns:
             else teacher
         )
         self._texts = TeacherTexts(teacher_tokenizer)
+        _check_teacher_tokenizer(teacher_tokenizer, teacher)
         self._max_length = max_length
         self._allow_missing = allow_missing
         self._line_ends: NDArray[np.bool_] | None = line_ends(self._spans, self.guidance)
@@ -290,10 +302,11 @@ class TeacherLossColumns:
     def _of_messages(self, examples: Examples) -> tuple[list[Row], list[DocumentScores]]:
         """The rows of conversations, and only the scores of their answers."""
         student_side, teacher_side = [], []
+        options = template_options(examples)
         for number, messages in enumerate(examples["messages"]):
             with _naming(number):
-                student_side.append(conversation(messages, self._student))
-                teacher_side.append(self._texts.conversation(messages))
+                student_side.append(conversation(messages, self._student, **options[number]))
+                teacher_side.append(self._texts.conversation(messages, **options[number]))
         texts = [side.text for side in student_side]
         tokens, refused = self._spans.try_encode(texts)
         _say_omitted(texts, refused)
@@ -308,13 +321,18 @@ class TeacherLossColumns:
                     scores[number], teacher.answers, student.answers
                 )
             with _naming(number):
-                row = self._row(examples["messages"][number], tokens[number], number)
+                ids, learnt = learnt_tokens(
+                    examples["messages"][number], self._student, **options[number]
+                )
+                row = self._row(ids, learnt, tokens[number], number)
             rows.append(limit_text_to(row, compared))
         return rows, scores
 
-    def _row(self, messages: Any, tokens: TokenizedTexts, number: int) -> Row:
-        """The row of a conversation: pieces that each end with what the assistant has written."""
-        ids, learnt = learnt_tokens(messages, self._student)
+    def _row(
+        self, ids: list[int], learnt: NDArray[np.bool_], tokens: TokenizedTexts, number: int
+    ) -> Row:
+        """The row of a conversation: pieces that each end with what the assistant has written.
+        Args: ids, learnt: `learnt_tokens`."""
         # Spans are of the text, the mask of what is learnt is of the template's ids: both must be
         # one.
         if tokens.ids.tolist() != ids:
@@ -354,6 +372,20 @@ def _tokenizer_of(teacher: Teacher | ScoreStore) -> str | None:
     return fingerprint
 
 
+def _check_teacher_tokenizer(tokenizer: Any, teacher: Teacher | ScoreStore) -> None:
+    """Warns of a tokenizer with another vocabulary than the teacher's: its chat template would not
+    be the teacher's, either."""
+    if tokenizer is None or not isinstance(teacher, Teacher):
+        return
+    ids, expected = TokenSpans(tokenizer).vocabulary(), teacher.reader.spans.vocabulary()
+    if num_other := len(expected.items() - ids.items()):
+        warnings.warn(
+            f"teacher_tokenizer: {num_other:,} of the teacher's {len(expected):,} tokens have "
+            "another id in it, or none: is it the teacher's tokenizer?",
+            stacklevel=4,
+        )
+
+
 def _say_omitted(texts: Sequence[str], reasons: Mapping[int, str]) -> None:
     """Prints why examples are omitted, by their numbers in `texts`."""
     for number, reason in reasons.items():
@@ -372,6 +404,10 @@ def _naming(number: int) -> Iterator[None]:
 def _documents(examples: Examples) -> list[Document]:
     """The documents of examples that are not conversations. Raises: CorpusError without text."""
     names = [name for name in ("text", "prompt", "completion") if name in examples]
+    if "text" in names and len(names) > 1:
+        raise CorpusError(
+            f"examples have `text` and `{names[1]}`, which may say different things; remove one"
+        )
     if "text" not in names and "completion" not in names:
         raise CorpusError(
             f"expected `text`, `prompt` and `completion`, or `messages`; got {', '.join(examples)}"

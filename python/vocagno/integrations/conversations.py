@@ -5,6 +5,7 @@ they share are the answers: the contents of the assistant's messages, without su
 space. So the teacher's scores of the answers are moved to where the student's text has them.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,12 +38,25 @@ class Conversation:
     space."""
 
 
-def conversation(messages: Messages, tokenizer: Any | None) -> Conversation:
+def template_options(examples: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Reads the options of the chat template of each conversation: its columns `tools` (a list, or
+    JSON) and `chat_template_kwargs`, by TRL's names, if there are any."""
+    options: list[dict[str, Any]] = [{} for _ in examples["messages"]]
+    for option, further in zip(options, examples.get("chat_template_kwargs", ()), strict=False):
+        option |= further or {}
+    for option, tools in zip(options, examples.get("tools", ()), strict=False):
+        if tools:
+            option["tools"] = json.loads(tools) if isinstance(tools, str) else tools
+    return options
+
+
+def conversation(messages: Messages, tokenizer: Any | None, **options: Any) -> Conversation:
     """Makes the text of a conversation, and finds the answers in it.
 
     Args:
         tokenizer: a tokenizer of transformers with a chat template; None, for a model without a
             template: the text is the contents, with a blank line between them.
+        options: of the template (`template_options`).
     Raises: CorpusError for messages without text, and if the template changes an answer.
     """
     contents = [_content(message, number) for number, message in enumerate(messages)]
@@ -59,7 +73,7 @@ def conversation(messages: Messages, tokenizer: Any | None) -> Conversation:
             return "\n\n".join(contents)
         pairs = zip(messages, contents, strict=True)
         replaced = [{**message, "content": content} for message, content in pairs]
-        return str(tokenizer.apply_chat_template(replaced, tokenize=False))
+        return str(tokenizer.apply_chat_template(replaced, tokenize=False, **options))
 
     # An answer may occur in other messages, too. A marker occurs once and shows where it stands.
     marks = {number: _MARKER.format(place) for place, number in enumerate(answer_numbers)}
@@ -69,9 +83,12 @@ def conversation(messages: Messages, tokenizer: Any | None) -> Conversation:
     return Conversation(text, _answers(text, between, answers))
 
 
-def learnt_tokens(messages: Messages, tokenizer: Any) -> tuple[list[int], NDArray[np.bool_]]:
+def learnt_tokens(
+    messages: Messages, tokenizer: Any, **options: Any
+) -> tuple[list[int], NDArray[np.bool_]]:
     """The ids of a conversation; for each, True if the assistant has written it.
 
+    Args: options: of the template (`template_options`).
     Raises: InputError for a chat template that does not mark what the assistant writes.
     """
     # Looked for in the template's source: without the mark, transformers only warns, and its mask
@@ -88,6 +105,7 @@ def learnt_tokens(messages: Messages, tokenizer: Any) -> tuple[list[int], NDArra
         tokenize=True,
         return_dict=True,
         return_assistant_tokens_mask=True,
+        **options,
     )
     return list(encoded["input_ids"]), np.array(encoded["assistant_masks"], bool)
 

@@ -45,6 +45,10 @@ from vocagno.training.monitoring import Warnings, token_entry
 from vocagno.training.run_log import Entry
 from vocagno.training.step import GuidedForward
 
+_SHIFTED = "shift_labels"
+"""The name by which a loss of transformers takes labels that are shifted already. A trainer other
+than `GuidedTrainer` would shift `labels` again, and learn the token after the next."""
+
 
 class GuidedCollator:
     """Makes the batches of `GuidedTrainer` from rows of a `RowStore`."""
@@ -87,6 +91,7 @@ class GuidedCollator:
         batch = self._collator(list(rows))
         facts = BatchFacts(self._guidance, batch.counts)
         inputs = batch.inputs() | {"num_kept": batch.counts.kept, "facts": facts}
+        inputs[_SHIFTED] = inputs["labels"]
         if self._collator.scores is None:
             inputs["is_naive"] = True
         return inputs
@@ -165,7 +170,8 @@ class DataCollatorWithTeacherLoss:
             included=int(included.sum()),
         )
         facts = BatchFacts(self._guidance, counts, *students)
-        return batch.inputs() | {"num_kept": num_kept, "facts": facts}
+        inputs = batch.inputs() | {"num_kept": num_kept, "facts": facts}
+        return inputs | {_SHIFTED: inputs["labels"]}
 
 
 class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
@@ -326,6 +332,13 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         batches.
         """
         facts: BatchFacts | None = inputs.pop("facts", None)
+        inputs.pop(_SHIFTED, None)
+        longest = getattr(without_wrapper(self.model).config, "max_position_embeddings", None)
+        if longest is not None and inputs["input_ids"].shape[1] > longest:
+            raise InputError(
+                f"a batch of {inputs['input_ids'].shape[1]:,} tokens, but the model reads at most "
+                f"{longest:,} (max_position_embeddings); make shorter rows, or set max_length"
+            )
         output: StudentOutput = model(**inputs)
         if model.training:
             assert facts is not None  # `get_batch_samples` has seen it

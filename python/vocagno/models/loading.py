@@ -158,7 +158,7 @@ def _declared_bos(config: TeacherConfig) -> tuple[str, str | None]:
     """
     source = Path(config.tokenizer or config.model or "")
     file = (source if source.is_dir() else source.parent) / "tokenizer_config.json"
-    # Settings beside a file of another name may be those of another tokenizer.
+    # Settings next to a file of another name may be those of another tokenizer.
     if not file.is_file() or not (source.is_dir() or source.name == "tokenizer.json"):
         return str(file), None
     try:
@@ -452,7 +452,7 @@ def transformers_tokenizer(tokenizer: StudentTokenizer) -> Any:
         probes = *_LESS_PLAIN_PROBES, f"a{tokenizer.eos}b"
         if all(_reads_alike(loaded, tokenizer, probe) for probe in probes):
             return loaded
-        # transformers' class of this name makes parts of the tokenizer anew. One without a class
+        # transformers' class of this name makes parts of the tokenizer again. One without a class
         # of its own keeps those of the file.
         return PreTrainedTokenizerFast(
             tokenizer_object=tokenizer.spans.tokenizer_copy(),

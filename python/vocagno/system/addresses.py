@@ -23,7 +23,7 @@ class AddressError(InputError):
 
 def path_of(folder: Path | str) -> Path:
     """Makes the path of a folder: an `Address` if it has the form of one.
-    Raises: AddressError for an address without a place, for example `s3://` from an empty variable."""
+    Raises: AddressError for an address without a place (`s3://` from an empty variable)."""
     if _WITHOUT_PLACE.fullmatch(str(folder)):
         raise AddressError(f"{folder}: an address needs a bucket or a folder behind the scheme")
     return Address(folder) if _FORM.match(str(folder)) else Path(folder)
