@@ -57,8 +57,8 @@ class CorpusFile:
     def _remote_marks(self) -> list[Any]:
         """Returns what the file system says of the content of a file at an address."""
         protocol = self.system.protocol
-        # For a web server, fsspec's mark is a hash of nothing but the address: it takes such files to
-        # never change.
+        # For a web server, fsspec's mark is a hash of nothing but the address: it takes such files
+        # to never change.
         if {"http", "https"}.isdisjoint([protocol] if isinstance(protocol, str) else protocol):
             return [str(self.system.ukey(self.path))]
         details = self.system.info(self.path)
