@@ -120,6 +120,24 @@ def test_the_memory_of_training_is_not_that_of_the_teacher(config, estimated, mo
     assert events == ["peak", "reset", "burst", "peak"]
 
 
+def test_the_padding_of_a_sample_is_not_that_of_a_run(tmp_path, config, estimated, monkeypatch):
+    """Few of the places of a short text are filled, as of a slow teacher's sample."""
+    corpus, shares = write_corpus(tmp_path / "short.jsonl", ["3 + 4 = 7"]), []
+
+    class Watched(module.Training):
+        def burst(self, seconds):
+            (rows,) = self.inputs.rows.stores.values()
+            sizes = [len(rows[index].ids) - 1 for index in range(len(rows))]
+            shares.append(sum(sizes) / (32 * len(sizes)))
+            return super().burst(seconds) | {"tokens_per_s": 100.0}
+
+    monkeypatch.setattr(module, "Training", Watched)
+    path = config(data={"train": str(corpus)}, guidance={"method": "cpt", "top_fraction": None})
+    speed = estimated(path)["training_tokens_per_second"]
+    assert 0 < shares[0] < 0.6
+    assert speed == pytest.approx(100 / shares[0], abs=0.1)
+
+
 def test_the_peak_of_a_device_is_forgotten(monkeypatch):
     asked = []
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", asked.append)
