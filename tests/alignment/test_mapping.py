@@ -11,9 +11,7 @@ import oracle
 import vocagno
 from chaos import repeats
 from drawn_spans import any_spans, in_batch, ordered_spans, random_batch
-from families import HARD_TEXTS, TEXTS
-from shared_data import real_tokenizer, shared_texts
-from vocagno import Reason, SpanError, TokenSpans
+from vocagno import Reason, SpanError
 
 
 @settings(max_examples=400)
@@ -44,25 +42,6 @@ def test_align_on_random_cases_in_batches():
         mapping = vocagno.align(np.concatenate(students), np.concatenate(teachers), **boundaries)
         expected = in_batch(map(oracle.align, students, teachers), boundaries)
         np.testing.assert_array_equal(mapping, expected)
-
-
-NAMED = {
-    "specials inside a range": ([[0, 8]], [[0, 5], [0, 0], [5, 8]], [[0, 3]]),
-    "bos on one side": ([[0, 0], [0, 3]], [[0, 3]], [[-1, -1], [0, 1]]),
-    "byte fallback on both sides": ([[0, 4]] * 2, [[0, 4]] * 5, [[0, 5], [0, 5]]),
-    "nested": ([[6, 7], [7, 8]], [[0, 6], [6, 8], [7, 8]], [[1, 2], [1, 3]]),
-    "hole": ([[0, 4], [4, 5], [5, 9]], [[0, 4], [5, 9]], [[0, 1], [-1, -1], [1, 2]]),
-    "teacher cut short": ([[0, 4], [4, 9]], [[0, 4]], [[0, 1], [-1, -1]]),
-    "same vocabulary": ([[0, 2], [2, 5]], [[0, 2], [2, 5]], [[0, 1], [1, 2]]),
-}
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_cases_that_broke_other_aligners(name):
-    student, teacher, expected = NAMED[name]
-    np.testing.assert_array_equal(
-        vocagno.align(student, teacher), np.array(expected).reshape(-1, 2)
-    )
 
 
 def test_each_token_without_a_teacher_row_has_its_reason():
@@ -214,17 +193,6 @@ def test_bad_boundaries_are_named():
         vocagno._vocagno.chunk_boundaries(1, 0)
 
 
-def of_trl(student, teacher):
-    """Both sides' groups as the installed TRL's GOLD trainer finds them."""
-    gold = pytest.importorskip("trl.experimental.gold.gold_trainer")
-    sides = [list(map(tuple, side.tolist())) for side in (student, teacher)]
-    return gold.ULDLoss._align_by_byte_offsets(*sides)
-
-
-def as_lists(ranges):
-    return [list(range(first, stop)) for first, stop in ranges.tolist()]
-
-
 @pytest.mark.slow
 @settings(max_examples=400)
 @given(student=ordered_spans(), teacher=ordered_spans())
@@ -258,49 +226,6 @@ def test_groups_of_a_batch_are_those_of_its_texts():
             np.testing.assert_array_equal(found.student[own] - student_cu[row], expected[0])
             np.testing.assert_array_equal(found.teacher[own] - teacher_cu[row], expected[1])
         assert found.cu_seqlens[-1] == len(found.student) == len(found.teacher)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pair", [("byte-level", "unigram"), ("unigram", "byte-level")])
-def test_trl_finds_the_same_where_each_token_has_text_of_its_own(tokenizers, pair):
-    """Its walk needs both sides to tile the text without repetition; ours does not."""
-    compared = 0
-    for text in [*TEXTS[:6], *HARD_TEXTS]:
-        student, teacher = (TokenSpans(tokenizers[name]).encode([text]).spans for name in pair)
-        sides = [side[side[:, 0] < side[:, 1]] for side in (student, teacher)]
-        if any(len({tuple(span) for span in side.tolist()}) < len(side) for side in sides):
-            continue  # bytes of one character
-        if not all(len(side) and side[-1, 1] == len(text.encode()) for side in sides):
-            continue
-        found = vocagno.groups(*sides)
-        assert (as_lists(found.student), as_lists(found.teacher)) == of_trl(*sides)
-        compared += 1
-    assert compared > 10
-
-
-def test_bytes_of_one_character_keep_together_what_follows():
-    """Four byte tokens of an emoji beside one: TRL's walk ends its group at the first of them."""
-    student = np.array([[0, 4]] * 4 + [[4, 5], [5, 6]])
-    teacher = np.array([[0, 4], [4, 5], [5, 6]])
-    found = vocagno.groups(student, teacher)
-    assert as_lists(found.student) == [[0, 1, 2, 3], [4], [5]]
-    assert as_lists(found.teacher) == [[0], [1], [2]]
-    assert of_trl(student, teacher)[0] == [[0], [1, 2, 3, 4], [5]]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("teacher", ["qwen2.5", "llama-3", "mistral-v0.1"])
-def test_real_text_is_in_groups_as_a_whole(teacher):
-    """Every token with text is in one."""
-    own, other = real_tokenizer("tinyllama"), real_tokenizer(teacher)
-    for text in shared_texts("math-valid")[:40]:
-        both = (own.encode([text]).spans, other.encode([text]).spans)
-        sides = [spans[spans[:, 0] < spans[:, 1]] for spans in both]
-        found = vocagno.groups(*sides)
-        for ranges, spans in zip(found[:2], sides, strict=True):
-            assert ranges[0, 0] == 0
-            assert ranges[-1, 1] == len(spans)
-            assert (ranges[1:, 0] == ranges[:-1, 1]).all()
 
 
 def test_the_excess_of_groups_by_hand():

@@ -61,39 +61,6 @@ def test_starts_of_a_batch_are_those_of_its_texts(num_threads):
         np.testing.assert_array_equal(found[student_cu[row] : student_cu[row + 1]], expected)
 
 
-NAMED = {
-    "other ends": ([[0, 3], [3, 9]], [[0, 1], [1, 3], [3, 4], [4, 9]], [0, 2]),
-    "bos, padding, a lone dummy prefix": (
-        [[0, 0], [0, 0], [0, 4], [4, 6], [0, 0]],
-        [[0, 0], [0, 4], [4, 4], [4, 6], [6, 6]],
-        [-1, -1, 1, 3, -1],
-    ),
-    "eos at the end of both": ([[0, 4], [4, 4]], [[0, 4], [4, 4]], [0, -1]),
-    "teacher cut short": ([[0, 4], [4, 9]], [[0, 4]], [0, -1]),
-    "indentation": ([[0, 1], [1, 4], [4, 8]], [[0, 3], [3, 8]], [0, -1, -1]),
-    "white space in no span of one side": ([[0, 4], [4, 9]], [[0, 4], [5, 9]], [0, -1]),
-    "byte fallback on both sides": (
-        [[0, 4]] * 4 + [[4, 5]],
-        [[0, 4]] * 2 + [[4, 5]],
-        [0, *[-1] * 3, 2],
-    ),
-    "a character after a token with its first bytes": (
-        [[0, 1], [1, 4], [4, 5]],
-        [[0, 4], [1, 4], [4, 5]],
-        [0, -1, 2],
-    ),
-    "a character that both sides divide": ([[0, 2], [2, 4]], [[0, 1], [1, 2], [2, 4]], [0, 2]),
-    "no teacher": ([[0, 1]], [], [-1]),
-    "no student": ([], [[0, 1]], []),
-}
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_starts_of_cases_by_hand(name):
-    student, teacher, expected = NAMED[name]
-    assert vocagno.starts(student, teacher).tolist() == expected
-
-
 def test_arguments_are_read_as_by_align():
     spans = np.array([[0, 2], [2, 4]])
     assert vocagno.starts(spans.tolist(), np.asfortranarray(spans.astype(np.int16))).tolist() == [

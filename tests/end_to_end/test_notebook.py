@@ -7,36 +7,23 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import yaml
 
 pytest.importorskip("torch")
 
-from vocagno.quickstart import students
+from small_quickstart import cut_down
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-CONFIGS = students.CONFIGS
 NOTEBOOK = ROOT / "examples" / "vocagno.ipynb"
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A folder with the configurations, cut down; the notebook is started in `examples`."""
-    from accelerate.state import AcceleratorState
-
-    AcceleratorState._reset_state(reset_partial_state=True)
-    monkeypatch.setattr(students, "TRAIN_DOCUMENTS", 100)
-    monkeypatch.setattr(students, "TEACHER_DOCUMENTS", 60)
-    monkeypatch.setattr(students, "VALID_DOCUMENTS", 10)
-    monkeypatch.setattr(students, "CONFIGS", tmp_path / "cut-down")
-    (tmp_path / "cut-down").mkdir()
+    sizes = {"TRAIN_DOCUMENTS": 100, "TEACHER_DOCUMENTS": 60, "VALID_DOCUMENTS": 10}
+    cut_down(monkeypatch, tmp_path / "cut-down", ("teacher", "guided"), **sizes)
     (tmp_path / "configs").mkdir()
-    for name in ("teacher", "guided"):
-        config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
-        config["train"].update(steps=4, log_every=2, eval_every=4, checkpoint_every=4)
-        config["optimizer"]["warmup_steps"] = 1
-        (tmp_path / "cut-down" / f"{name}.yaml").write_text(yaml.safe_dump(config))
     (tmp_path / "examples").mkdir()
     monkeypatch.chdir(tmp_path / "examples")
     display = ModuleType("IPython.display")

@@ -1,4 +1,4 @@
-"""A corpus with documents whose tokens cannot be placed: prepared, scored with a kill, trained on.
+"""A corpus with documents whose tokens cannot be placed: prepared, scored in parts, trained on.
 
 The student's tokenizer cannot read snowmen, the teacher's neither these nor knights.
 """
@@ -6,8 +6,6 @@ The student's tokenizer cannot read snowmen, the teacher's neither these nor kni
 import json
 import re
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -60,8 +58,8 @@ def reported(store):
     return [json.loads(line) for line in (store / REPORT).read_text("utf-8").splitlines()]
 
 
-def start(arguments, seconds):
-    environ = environment(SECONDS=str(seconds), SHARD_BYTES="5000")
+def start(arguments):
+    environ = environment(SECONDS="0", SHARD_BYTES="5000")
     return subprocess.Popen([executable(), str(SLOW), *arguments], env=environ)
 
 
@@ -73,8 +71,8 @@ def rows(made):
 
 @pytest.fixture(scope="module")
 def scores(made):
-    """In one process that nobody disturbs."""
-    assert start(score(made, made / "scores"), 0).wait(timeout=200) == 0
+    """In one process."""
+    assert start(score(made, made / "scores")).wait(timeout=200) == 0
     return made / "scores"
 
 
@@ -91,26 +89,14 @@ def test_rows_leave_documents_out_and_name_file_line_and_reason(made, rows, caps
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
-def test_scores_of_two_processes_with_a_kill_have_the_same_bytes(made, scores):
-    two = [start(score(made, made / "killed"), 0.2) for _ in range(2)]
-    while len(list((made / "killed").glob("*.arrow"))) < 4:
-        time.sleep(0.05)
-    two[0].kill()
-    two[0].wait()
-    assert two[1].wait(timeout=200) == 0
-    assert contents(made / "killed") == contents(scores)
-    assert [entry["document"] for entry in reported(scores)] == sorted([*SNOWMEN, KNIGHT])
-    assert list(ScoreStore(scores).damages()) == []
-
-
-@pytest.mark.slow
 def test_parts_finish_to_the_same_bytes_and_travel_as_parquet(made, scores, capsys):
     for part in ("2/2", "1/2"):
-        assert start(score(made, made / "parts", "--shards", part), 0).wait(timeout=200) == 0
+        assert start(score(made, made / "parts", "--shards", part)).wait(timeout=200) == 0
     assert main(["scores", "finish", str(made / "parts")]) == 0
     assert "omitted 6 of 1,000 documents" in capsys.readouterr().err
     assert contents(made / "parts") == contents(scores)
+    assert [entry["document"] for entry in reported(scores)] == sorted([*SNOWMEN, KNIGHT])
+    assert list(ScoreStore(scores).damages()) == []
     export_scores(ScoreStore(scores), made / "parquet", "card")
     import_scores(made / "parquet", made / "imported")
     assert contents(made / "imported") == contents(scores)

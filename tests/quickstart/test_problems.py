@@ -173,14 +173,6 @@ def test_the_tokenizers_differ_in_special_tokens_and_digits(folders):
     assert len(teacher.tokenize("x = 42")) < len(student.tokenize("x = 42"))
 
 
-@pytest.mark.slow
-def test_training_a_tokenizer_is_deterministic(texts, folders, tmp_path):
-    again = tokenizers.train_tokenizers(texts, tmp_path)
-    for first, second in zip(folders, again, strict=True):
-        name = "tokenizer.json"
-        assert (first / name).read_bytes() == (second / name).read_bytes()
-
-
 def test_a_model_beside_the_tokenizer_does_not_change_it(folders, tmp_path):
     """transformers picks a tokenizer class by the model's type where a `config.json` names one."""
     text = "Zoë has 12 🙂 apples"

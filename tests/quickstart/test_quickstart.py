@@ -5,6 +5,7 @@ import sys
 import pytest
 import yaml
 
+from small_quickstart import cut_down
 from warm_python import executable
 
 pytest.importorskip("torch")
@@ -20,22 +21,11 @@ CONFIGS = students.CONFIGS
 @pytest.fixture
 def small(tmp_path, monkeypatch):
     """The project's own configurations, cut down, in an empty folder."""
-    from accelerate.state import AcceleratorState
-
-    AcceleratorState._reset_state(reset_partial_state=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", executable())
-    monkeypatch.setattr(students, "TRAIN_DOCUMENTS", 120)
-    monkeypatch.setattr(students, "TEACHER_DOCUMENTS", 60)
-    monkeypatch.setattr(students, "VALID_DOCUMENTS", 10)
-    monkeypatch.setattr(students, "QUESTIONS", 5)
-    monkeypatch.setattr(students, "CONFIGS", tmp_path / "configs")
-    (tmp_path / "configs").mkdir()
-    for name in ("teacher", *students.STUDENTS, "distilled"):
-        config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
-        config["train"].update(steps=4, log_every=2, eval_every=4, checkpoint_every=4)
-        config["optimizer"]["warmup_steps"] = 1
-        (tmp_path / "configs" / f"{name}.yaml").write_text(yaml.safe_dump(config))
+    names = "teacher", *students.STUDENTS, "distilled"
+    sizes = {"TRAIN_DOCUMENTS": 120, "TEACHER_DOCUMENTS": 60, "VALID_DOCUMENTS": 10, "QUESTIONS": 5}
+    cut_down(monkeypatch, tmp_path / "configs", names, **sizes)
     return tmp_path
 
 

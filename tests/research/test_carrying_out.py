@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -17,8 +16,8 @@ from research.study.__main__ import main
 from research.study.carrying_out import carry_out, measured_so_far
 from research.study.measured import Confidence, read_measured
 from research.study.plan import read_plan
-from run_folders import training, validation
-from runs import train_here, with_research
+from run_folders import training
+from runs import train_here
 from vocagno.errors import ConfigError, InputError
 from vocagno.quickstart import problems
 from warm_python import executable
@@ -235,35 +234,6 @@ def test_runs_of_another_plan_are_refused(tmp_path, plan_file, monkeypatch):
         measured_so_far(read_plan(plan_file(seeds=[0])), out, {"train.steps": "3"})
 
 
-def test_two_processes_share_a_study(tmp_path, plan_file):
-    """Each run is trained by one of them. A second of sleep stands for training."""
-    entries = training(2, 1.0), validation(2, 1.0)
-    log = "".join(json.dumps(entry) + "\n" for entry in entries)
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys, time\n"
-        "from research.study import carrying_out\n"
-        "def counted(run):\n"
-        "    with open(run.folder / 'count', 'a') as file:\n"
-        "        file.write('x')\n"
-        "    time.sleep(1)\n"
-        f"    (run.folder / 'metrics.jsonl').write_text({log!r})\n"
-        "    return {'cpu_seconds': None, 'peak_memory_mib': None}\n"
-        "carrying_out.train = counted\n"
-        "from research.study.__main__ import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
-    )
-    out = tmp_path / "study"
-    command = [executable(), str(script), str(plan_file()), "--out", str(out)]
-    processes = [
-        subprocess.Popen(command, env=with_research(), stdout=subprocess.DEVNULL) for _ in range(2)
-    ]
-    assert [process.wait(timeout=300) for process in processes] == [0, 0]
-    names = ("cpt-0", "cpt-1", "top-20-0", "top-20-1")
-    counts = {file.parent.name: file.read_text() for file in out.glob("runs/*/count")}
-    assert counts == dict.fromkeys(names, "x")
-
-
 def test_questions_are_asked_when_the_plan_has_them(tmp_path, study, trained, asked, capsys):
     assert study().exact_answers is None
     first = study(**questions(tmp_path / "q.jsonl", 1))
@@ -326,14 +296,6 @@ def test_answers_during_training_need_their_checkpoints(tmp_path, study, monkeyp
     assert again.exact_answers == 0.2
     assert again.answers_at is None
     assert again.steps_to_80 is None
-
-
-def test_wrong_questions_are_found_before_the_first_run(tmp_path, study, trained):
-    path = tmp_path / "q.jsonl"
-    path.write_text('{"question": "a"}')
-    with pytest.raises(InputError, match=r"q\.jsonl.*line 1: has no `answer`"):
-        study(questions=str(path))
-    assert trained == []
 
 
 @pytest.mark.parametrize("failing", ["training", "asking"])

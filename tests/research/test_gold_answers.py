@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from research.gold_answers import main
-from vocagno.data.corpus import text_hash
-from vocagno.data.store.building import finish_store
-from vocagno.teacher.score_store import SCORES, DocumentScores, write_scores
+from score_stores import write_store
+from vocagno.teacher.score_store import DocumentScores
 
 QUESTIONS = [
     {"question": "How many é?", "answer": "4 + 5 = <<4+5=9>>9, 9 x 2 = <<9*2=18>>18.\n#### 18"},
@@ -29,7 +28,7 @@ SIZES, NUMBER_SIZES = (np.array([*map(len, texts)]) for texts in (ANSWERS, NUMBE
 def write_losses(folder, losses_by_text, merged=(), **made_from):
     """A store in which each byte of a text is a token, but for the bytes of each text that are
     `merged`, (first, stop) from its end: these are one token."""
-    documents, hashes = [], []
+    documents = []
     for number, (text, losses) in enumerate(losses_by_text.items()):
         edges = np.arange(len(text.encode()) + 1, dtype=np.int32)
         if merged:
@@ -37,10 +36,8 @@ def write_losses(folder, losses_by_text, merged=(), **made_from):
             edges = np.delete(edges, range(first + 1, stop))
         spans = np.stack([edges[:-1], edges[1:]], 1)
         documents.append(DocumentScores(spans, np.add.reduceat(np.float16(losses), edges[:-1])))
-        hashes.append(text_hash(text))
     facts = {"teacher": "planted"} | made_from
-    write_scores(folder / "shard-00000.arrow", hashes, documents, facts)
-    finish_store(folder, ["shard-00000"], SCORES)
+    write_store(folder, [*losses_by_text], documents, facts, per_shard=len(TEXTS))
 
 
 def losses(on_question, on_answer, on_number):

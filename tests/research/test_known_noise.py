@@ -16,7 +16,6 @@ from runs import metrics, train_here
 from vocagno.data.corpus import scan
 from vocagno.data.prepare import prepare_rows
 from vocagno.errors import InputError
-from vocagno.teacher.score_store import ScoreStore
 from vocagno.tokens.student_tokenizer import student_tokenizer
 
 KNOWN = {"top_fraction": None, "max_threshold": -100.0}
@@ -129,13 +128,6 @@ def test_a_text_is_split_into_kept_and_dropped_spans():
     assert words.spans.tolist() == [[0, 3], [3, 8], [8, 9], [9, 10], [10, 12], [12, 13]]
     draws = [at_random("a b c d e f g h", 0.5, seed).nll.tolist() for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
-
-
-def test_known_scores_are_a_finished_store(tmp_path, corpus):
-    write_oracle(corpus, tmp_path / "known")
-    store = ScoreStore(tmp_path / "known")
-    assert store.manifest.made_from["teacher"] == "known: oracle"
-    assert store.document(13).nll.tolist() == [DROPPED]
 
 
 def test_ranges_out_of_order_are_refused(tmp_path):

@@ -68,13 +68,6 @@ def test_clean_text_shows_what_the_rule_costs(tmp_path, store, monkeypatch, caps
     assert rows(monkeypatch, capsys, text, store, "--limits", "6.5") == ["| 6.5 | - | 0.00% |"]
 
 
-def test_a_text_without_scores_is_named(tmp_path, tokenizers, monkeypatch, capsys):
-    write_line_losses(tmp_path / "part", tokenizers["byte-level"], TEXTS[1:])
-    text = write_texts(tmp_path / "t.jsonl", junk_of)
-    with pytest.raises(SystemExit, match=r"part: has no scores of '0: .*not scored"):
-        rows(monkeypatch, capsys, text, tmp_path / "part")
-
-
 def test_a_text_that_the_teacher_could_not_read_is_named(tmp_path, store, monkeypatch, capsys):
     """All of its bytes would count as text that the rule keeps."""
     refused = Mock(find=lambda texts: [REFUSED_BY_TEACHER for _ in texts])

@@ -43,13 +43,8 @@ def test_names_become_folders():
             {"variants": {"cpt": {}, "top 20 %": {}, "top, 20": {}}},
             "variants: 'top 20 %' and 'top, 20' both become the folder top-20; rename one",
         ),
-        ({"variants": {"cpt": {}, "数学": {}}}, "variants: '数学': leaves no name for its folder"),
         ({"before": {"cpt": {}}}, "variants: 'cpt' and 'cpt' both become the folder cpt"),
         ({"before": {"..": {}}}, "variants: '..': leaves no name for its folder"),
-        (
-            {"tables": {"A b": ["cpt"], "a/b": ["cpt"]}},
-            "tables: 'A b' and 'a/b' both become the figure a-b; rename one",
-        ),
         ({"tables": {"数学": ["cpt"]}}, "tables: '数学': leaves no name for its figure; use"),
     ],
 )

@@ -4,11 +4,10 @@ import struct
 
 import numpy as np
 
+from score_stores import write_store
 from vocagno import TokenSpans
-from vocagno.data.corpus import text_hash
-from vocagno.data.store.building import finish_store
 from vocagno.teacher.candidates import Candidates
-from vocagno.teacher.score_store import SCORES, DocumentScores, ScoreStore, write_scores
+from vocagno.teacher.score_store import DocumentScores
 
 MEGATRON_CODES = {"u1": 1, "i4": 4, "i8": 5, "f8": 6, "u2": 8}
 
@@ -58,29 +57,21 @@ def documents_of(tokenizer, texts):
 def write_losses(folder, tokenizer, texts, seed=0, unscored=0.0, per_shard=7, candidates=0):
     """A store of drawn losses for the tokens of a teacher, and of candidates; the first of a
     document has no loss."""
-    spans, draw, names = TokenSpans(tokenizer), np.random.default_rng(seed), []
+    spans, draw = TokenSpans(tokenizer), np.random.default_rng(seed)
     made_from = {"teacher": "drawn"}
     if candidates:
         made_from |= {"tokenizer": spans.fingerprint, "candidates": candidates}
-    for first in range(0, len(texts), per_shard):
-        part = texts[first : first + per_shard]
-        tokens, documents = spans.encode(part), []
-        for index in range(len(part)):
-            place = tokens.text(index)
-            nll = draw.gamma(0.5, 12, place.stop - place.start).astype(np.float16)
-            nll[draw.random(len(nll)) < unscored] = np.nan
-            nll[:1] = np.nan
-            given = None
-            if candidates:
-                ids = tokens.ids[place]
-                others = draw.permuted(
-                    np.tile(np.arange(spans.vocabulary_size), (len(ids), 1)), axis=1
-                )
-                log_p = np.log(draw.dirichlet(np.ones(candidates + 1), len(ids)))[:, :-1]
-                given = Candidates.of(ids, others[:, :candidates], log_p, spans.vocabulary_size)
-            documents.append(DocumentScores(tokens.spans[place], nll, candidates=given))
-        names.append(f"shard-{first:05d}")
-        hashes = [text_hash(text) for text in part]
-        write_scores(folder / f"{names[-1]}.arrow", hashes, documents, made_from)
-    finish_store(folder, names, SCORES)
-    return ScoreStore(folder)
+    tokens, documents = spans.encode(texts), []
+    for index in range(len(texts)):
+        place = tokens.text(index)
+        nll = draw.gamma(0.5, 12, place.stop - place.start).astype(np.float16)
+        nll[draw.random(len(nll)) < unscored] = np.nan
+        nll[:1] = np.nan
+        given = None
+        if candidates:
+            ids = tokens.ids[place]
+            others = draw.permuted(np.tile(np.arange(spans.vocabulary_size), (len(ids), 1)), axis=1)
+            log_p = np.log(draw.dirichlet(np.ones(candidates + 1), len(ids)))[:, :-1]
+            given = Candidates.of(ids, others[:, :candidates], log_p, spans.vocabulary_size)
+        documents.append(DocumentScores(tokens.spans[place], nll, candidates=given))
+    return write_store(folder, texts, documents, made_from, per_shard)

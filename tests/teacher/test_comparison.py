@@ -208,19 +208,6 @@ def test_a_teacher_given_twice_is_ahead_nowhere(three, tmp_path):
         assert found == {"b": {"share_of_bytes": 0, "nats_per_byte": None}}
 
 
-def test_a_mixture_of_teachers_that_know_other_parts_loses_less_than_both(tmp_path):
-    text = "abcdefgh"
-    spans = np.array([[0, 4], [4, 8]], np.int32)
-    losses = np.array([[1, 9], [9, 1]], np.float16)
-    stores = [
-        write_store(tmp_path / str(n), {text: DocumentScores(spans, nll)})
-        for n, nll in enumerate(losses)
-    ]
-    sums = compare(stores, {"x": [[text]]})["x"]
-    assert sums.mixture_nll == pytest.approx(-2 * log((exp(-1) + exp(-9)) / 2))
-    assert sums.nll.tolist() == [10, 10]
-
-
 def flip(path, needle):
     """Flips a bit of the first place that has these bytes."""
     data = bytearray(path.read_bytes())

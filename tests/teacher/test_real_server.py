@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,7 @@ pytest.importorskip("requests")
 import vocagno
 from corpora import write_corpus
 from families import TEXTS
-from folders import contents
-from runs import started, wait_for_shards
+from runs import wait_for_shards
 from vllm_server import PYTHON, VllmServer, save_teacher, vllm_environment
 from vocagno.cli.app import main
 from vocagno.teacher.score_store import ScoreStore
@@ -27,39 +25,22 @@ pytestmark = [
     ),
 ]
 CONTEXT = 128
-FEW_TRIES = """
-import sys
-from vocagno.cli.app import main
-from vocagno.integrations import scoring_server as server
-server._TRIES, server._BACKOFF = 3, 0.1
-sys.exit(main())
-"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model, another one of the same shape, and a corpus with documents of up to ten windows."""
+    """A model, and a corpus with documents of up to ten windows."""
     folder = tmp_path_factory.mktemp("vllm")
-    for name, seed in (("model", 1), ("other", 2)):
-        save_teacher(folder / name, seed)
+    save_teacher(folder / "model")
     texts = [f"{n}: " + " ".join(TEXTS[n % 6 : n % 6 + 1 + 3 * (n % 7)]) for n in range(40)]
     write_corpus(folder / "c.jsonl", texts)
     return folder
 
 
 @pytest.fixture(scope="module")
-def served(folder):
-    server = VllmServer(folder / "model", folder / "log", max_model_len=CONTEXT + 2)
-    with server:
-        yield server
-
-
-@pytest.fixture
-def server(served):
-    """The server, with the right model, whatever a test did to it."""
-    if not served.answers():
-        served.start()
-    return served
+def server(folder):
+    with VllmServer(folder / "model", folder / "log", max_model_len=CONTEXT + 2) as running:
+        yield running
 
 
 def command(folder, out, *teacher, shard_bytes=1):
@@ -80,13 +61,6 @@ def ours(folder):
     """The store of our own scorer."""
     assert main(command(folder, folder / "ours", "--teacher.model", folder / "model")) == 0
     return ScoreStore(folder / "ours")
-
-
-@pytest.fixture(scope="module")
-def whole(folder, served):
-    """The files of a store of the server, if nothing disturbs it."""
-    assert main(by_server(folder, folder / "whole", served)) == 0
-    return contents(folder / "whole")
 
 
 def assert_same(first, second):
@@ -118,16 +92,6 @@ def assert_same_candidates(first, second):
         same, tokens = same + int((one.ids == other.ids).all(1).sum()), tokens + len(one.tokens)
     print(f"{tokens:,} tokens, {same:,} with the same {first.candidates} candidates")
     assert same > 0.99 * tokens
-
-
-def start(arguments, code=None):
-    """The command in a process of its own."""
-    program = ["-m", "vocagno"] if code is None else ["-c", code]
-    return started(sys.executable, *program, *arguments)
-
-
-def shards(store):
-    return {name: data for name, data in contents(store).items() if name.endswith(".arrow")}
 
 
 @pytest.mark.parametrize("protocol", ["vllm", "openai"])
@@ -191,56 +155,3 @@ def in_vllm(arguments, *, wait=True):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-
-
-def test_a_client_is_killed(folder, server, whole, tmp_path):
-    store = tmp_path / "store"
-    process = start(by_server(folder, store, server))
-    wait_for_shards(store, 5, process)
-    process.kill()
-    process.communicate()
-    done = shards(store)
-    assert 5 <= len(done) < len(ScoreStore(folder / "whole").manifest.shards)
-    assert all(whole[name] == data for name, data in done.items())
-    assert main(by_server(folder, store, server)) == 0
-    assert shards(store).items() >= done.items()
-    assert contents(store) == whole
-    assert list(ScoreStore(store).damages()) == []
-
-
-def test_a_server_is_killed(folder, server, whole, tmp_path):
-    """A client that loses it says so. A client that resumes with another model of the same name
-    is refused; with the right one it finishes."""
-    store = tmp_path / "store"
-    process = start(by_server(folder, store, server), FEW_TRIES)
-    wait_for_shards(store, 5, process)
-    server.kill()
-    _, errors = process.communicate(timeout=100)
-    assert process.returncode == 2, errors
-    assert "no answer after 4 tries" in errors
-    assert "finished shards are kept: start the server, and the same command again" in errors
-    done = shards(store)
-    assert 5 <= len(done) < len(ScoreStore(folder / "whole").manifest.shards)
-    other = VllmServer(folder / "other", folder / "log", max_model_len=CONTEXT + 2)
-    with other:
-        resumed = start(by_server(folder, store, other))
-        _, errors = resumed.communicate(timeout=100)
-    assert resumed.returncode == 2, errors
-    assert "the scores here are of another model than tiny" in errors
-    print(errors.splitlines()[-1])
-    assert shards(store) == done
-    server.start()
-    assert main(by_server(folder, store, server)) == 0
-    assert contents(store) == whole
-
-
-def test_a_server_comes_back(folder, server, whole, tmp_path):
-    """A client waits for it, for two minutes, and continues."""
-    store = tmp_path / "store"
-    process = start(by_server(folder, store, server))
-    wait_for_shards(store, 5, process)
-    server.kill()
-    server.start()
-    _, errors = process.communicate(timeout=200)
-    assert process.returncode == 0, errors
-    assert contents(store) == whole

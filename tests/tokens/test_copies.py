@@ -1,7 +1,6 @@
-"""A TokenSpans in other hands: copies, threads, worker processes, and its tokenizer changed."""
+"""A TokenSpans in other hands: copies, threads, and its tokenizer changed."""
 
 import copy
-import multiprocessing
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
@@ -79,15 +78,3 @@ def test_threads_that_share_a_tokenizer_encode_alike(tokenizers):
     with ThreadPoolExecutor(8) as threads:
         for found in threads.map(spans.encode, [ALL_TEXTS] * 32):
             check_same(found, expected)
-
-
-def ids_of(spans, texts):
-    """What a worker does."""
-    return spans.encode(texts).ids.tolist()
-
-
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_worker_process_encodes_alike(tokenizers, method):
-    spans = TokenSpans(tokenizers["llama"])
-    with multiprocessing.get_context(method).Pool(1) as pool:
-        assert pool.apply(ids_of, (spans, ALL_TEXTS)) == ids_of(spans, ALL_TEXTS)

@@ -337,14 +337,6 @@ def test_characters_that_a_normaliser_deletes_at_the_start(unigram, start):
     assert aligned.coverage == 1
 
 
-def test_t5_and_controls_at_the_start():
-    spans = real_tokenizer("t5-small")
-    for start in ("\x01\x02\x03", "\x0b", "\x1b", "\x7f\x7f"):
-        found = strings(spans, f"{start}The quick brown fox")
-        held = [text.strip(f" {start}") for _, text in found]
-        assert held == [piece for piece, _ in found] == ["The", "quick", "brown", "fox"]
-
-
 @pytest.mark.parametrize(
     ("text", "pieces"),
     [
