@@ -11,7 +11,6 @@ verl asks a manager for the teacher's log-probabilities; `AcrossTokenizers` stan
 
 import os
 from functools import cache
-from itertools import groupby
 
 import numpy as np
 import torch
@@ -42,11 +41,14 @@ def text_of(response_ids):
 def prompt_of(student, prompt_ids):
     """The text of a prompt with the names of its special tokens, which a chat template writes and
     the teacher reads, too. Render another chat template where the teacher has one."""
-    parts = []
-    for is_special, run in groupby(prompt_ids, lambda index: bool(student.is_special([index])[0])):
-        ids = list(run)
-        parts.append("".join(map(student.token, ids)) if is_special else student.decode(ids)[0])
-    return "".join(parts)
+    (text,), tokens = student.texts_and_tokens(prompt_ids)
+    data, parts, end = text.encode(), [], 0
+    is_special = student.is_special(prompt_ids)
+    for place in np.flatnonzero(is_special):
+        start = int(tokens.spans[place, 0])
+        parts += [data[end:start].decode(errors="replace"), student.token(prompt_ids[place])]
+        end = start
+    return "".join([*parts, data[end:].decode(errors="replace")])
 
 
 def with_bos(teacher, ids):

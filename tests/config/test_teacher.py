@@ -24,10 +24,6 @@ VLLM = {"model": "x", "engine": "vllm"}
         (SERVER | {"gguf_file": "x"}, "server: excludes teacher.gguf_file"),
         (SERVER | {"mode": "live"}, "server: excludes teacher.mode: live"),
         (SERVER | {"requests": 0}, "requests must be at least 1"),
-        (SERVER | {"batch_tokens": 64}, "server: excludes teacher.batch_tokens; omit"),
-        (SERVER | {"dtype": "float16"}, "server: excludes teacher.dtype; omit"),
-        ({"model": "x", "protocol": "sglang"}, "protocol: is for teacher.server"),
-        ({"model": "x", "requests": 4}, "requests: is for teacher.server"),
         ({"scores": "store", "bos": "<s>"}, "bos: needs teacher.model or teacher.tokenizer"),
         (SERVER | {"candidates": 5, "sampled": True}, "server: excludes teacher.sampled"),
         (SERVER | {"protocol": "openai", "candidates": 5}, "candidates: a server of .*: openai"),
@@ -46,6 +42,21 @@ VLLM = {"model": "x", "engine": "vllm"}
 def test_options_that_contradict_one_another_are_refused(options, words):
     with pytest.raises(ConfigError, match=f"^teacher.{words}"):
         TeacherConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model": "x"}, None),
+        (SERVER | {"requests": 4}, None),
+        ({"model": "x", "requests": 4}, "teacher.requests: without effect here: only of teacher.s"),
+        (SERVER | {"batch_tokens": 64}, "teacher.batch_tokens: without effect here: of a teacher"),
+    ],
+)
+def test_options_without_an_effect_are_named(options, words):
+    """Not refused: the configuration of an earlier run may have them."""
+    warning = TeacherConfig(**options).warning
+    assert warning is None if words is None else warning.startswith(words)
 
 
 def test_distill_asks_for_candidates_sampled_where_the_teacher_can():

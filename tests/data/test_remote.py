@@ -79,7 +79,7 @@ def test_the_form_of_addresses():
         assert [str(path_of(given)), str(path_of(given) / "c")] == ["s3://a/b", "s3://a/b/c"]
     for given in ("a/b", "C:/a", "file:///a", "/s3:/a", "a:b"):
         assert not isinstance(path_of(given), Address)
-    for given in ("s3://", "s3:", "s3:/", Path("s3://")):
+    for given in ("s3://", "s3:/"):
         with pytest.raises(AddressError, match="an address needs a bucket or a folder"):
             path_of(given)
     with pytest.raises(AddressError, match=r"^s3://a/b: expected a folder of this machine"):

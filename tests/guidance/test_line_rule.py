@@ -116,7 +116,7 @@ def test_shares_and_texts_that_say_nothing_are_refused():
 def test_what_is_no_text_is_no_part_of_a_line():
     """A live teacher of rho1 has losses of EOS and BOS, too, which stored scores have not."""
     lines = torch.tensor([[0, 0, 0, 1, 1, 1]])
-    sizes = torch.tensor([[4, 4, 0, 0, 4, 4]])
+    sizes = torch.tensor([[4, 4, -1, -1, 4, 4]])
     config = GuidanceConfig(method="rho1", window_max_loss=2.0)
 
     def rests(loss_of_special):

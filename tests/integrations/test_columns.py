@@ -587,6 +587,8 @@ def test_the_options_of_a_template_reach_both_sides(tokenizers, teacher, tools):
     assert student.decode(ids).strip().startswith("add dry <user>")
     (text,) = TeacherTexts(other)(examples)["text"]
     assert text.startswith("add dry [user]")
+    with pytest.raises(CorpusError, match="example 0 of its batch: `tools` is no JSON"):
+        columns(examples | {"tools": ["calculator, search"]})
 
 
 def test_data_that_says_two_things_is_refused(student, teacher, teacher_tokenizer):

@@ -113,6 +113,9 @@ def test_a_batch_beyond_the_positions_of_the_model_is_refused(tmp_path):
     model = tiny_llama(50, max_position_embeddings=8)
     with pytest.raises(InputError, match=r"a batch of 11 tokens, but the model reads at most 8"):
         trainer(tmp_path, model=model).train()
+    scaled = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    longer = tiny_llama(50, max_position_embeddings=8, rope_parameters=scaled)
+    trainer(tmp_path, model=longer).train()
 
 
 @pytest.mark.slow

@@ -76,7 +76,9 @@ def test_a_new_student_has_the_special_ids_of_its_tokenizer():
     assert (own.bos_token_id, own.eos_token_id, own.pad_token_id) == (1, 3, None)
 
 
-def test_a_bos_that_only_the_settings_of_the_tokenizer_ask_for_is_read(tokenizers, tmp_path):
+def test_a_bos_that_only_the_settings_of_the_tokenizer_ask_for_is_read(
+    tokenizers, tmp_path, monkeypatch
+):
     """DeepSeek's folders are such. A file of another name may be another tokenizer's."""
     tokenizer = Tokenizer.from_str(tokenizers["byte-level"].to_str())
     tokenizer.add_special_tokens(["<s>"])
@@ -93,6 +95,12 @@ def test_a_bos_that_only_the_settings_of_the_tokenizer_ask_for_is_read(tokenizer
         settings.write_text(json.dumps({"add_bos_token": True, "bos_token": token}))
         assert [prefix(**place) for place in (*places, other)] == [bos, bos, ()]
         assert prefix(**places[0], bos="b") == (tokenizer.token_to_id("b"),)
+        assert prefix(**places[0], bos="") == ()
+    with monkeypatch.context() as patch:  # a name on the hub
+        patch.setattr("transformers.utils.cached_file", lambda name, file, **_: tmp_path / file)
+        assert prefix(tokenizer="an/organization") == bos
+        patch.setattr("transformers.utils.cached_file", lambda name, file, **_: None)
+        assert prefix(tokenizer="an/organization") == ()
     for fields in ({"add_bos_token": False, "bos_token": "<s>"}, {"bos_token": "<s>"}):
         settings.write_text(json.dumps(fields))
         assert [prefix(**place) for place in places] == [(), ()]

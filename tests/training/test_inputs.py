@@ -128,7 +128,8 @@ def test_rows_in_another_order_than_their_corpora_are_refused(
     assert train([corpus, other], rows[::-1], "swapped") == 2
     message = f"{rows[0]} has the place of {other}, but begins with the first text of {corpus}"
     assert message in capsys.readouterr().err
-    assert train(["nowhere.jsonl", "no.jsonl"], rows[::-1], "rows alone") == 0
+    (tmp_path / "empty").mkdir()  # no corpus
+    assert train(["nowhere.jsonl", tmp_path / "empty"], rows[::-1], "rows alone") == 0
     assert train([corpus, other], rows, "in order") == 0
 
 

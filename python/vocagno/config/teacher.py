@@ -45,7 +45,7 @@ class TeacherConfig:
     """tokenizer.json, .json.gz or folder; default: that of `model`."""
     bos: str | None = None
     """Token put before every document if the tokenizer puts none itself; default: the `bos_token`
-    of its tokenizer_config.json, if that sets `add_bos_token`."""
+    of its tokenizer_config.json, if that sets `add_bos_token`. Empty: none."""
     mode: Literal["stored", "live"] = "stored"
     """stored: the teacher scores whole documents once, before training. live: it reads each piece
     of a row during training, in every epoch again."""
@@ -123,18 +123,12 @@ class TeacherConfig:
             "teacher.server: needs teacher.tokenizer, that of the model on the server",
         )
         in_process = [name for name in _IN_PROCESS if getattr(self, name)]
-        in_process += self._changed_options(*_IN_BATCHES)
         require(
             self.server is None or not (in_process or live),
             f"teacher.server: excludes teacher.{(*in_process, 'mode: live')[0]}; omit one of them",
         )
-        of_server = self._changed_options(*_OF_SERVER)
         require(
-            self.server is not None or not of_server,
-            f"teacher.{(*of_server, '')[0]}: is for teacher.server; name one, or omit it",
-        )
-        require(
-            self.bos is None or self.names_tokenizer,
+            not self.bos or self.names_tokenizer,
             "teacher.bos: needs teacher.model or teacher.tokenizer, whose token it is",
         )
         not_vllm = [name for name in (*_IN_PROCESS, "server") if getattr(self, name)]
@@ -159,9 +153,16 @@ class TeacherConfig:
             "teacher.shard: is for teacher.mode: live, without teacher.device_map",
         )
 
-    def _changed_options(self, *names: str) -> list[str]:
-        """Lists those of the options that are not at their defaults."""
-        return [name for name in names if getattr(self, name) != getattr(TeacherConfig, name)]
+    @property
+    def warning(self) -> str | None:
+        """Names the options without an effect; None if there are none."""
+        names = _OF_SERVER if self.server is None else _IN_BATCHES
+        changed = [name for name in names if getattr(self, name) != getattr(TeacherConfig, name)]
+        if not changed:
+            return None
+        options = ", ".join(f"teacher.{name}" for name in changed)
+        whose = "only of teacher.server" if self.server is None else "of a teacher in this process"
+        return f"{options}: without effect here: {whose}"
 
     def scores_of(self, num_corpora: int) -> list[Path | None]:
         """Returns the store of each corpus, or None for one in the cache.

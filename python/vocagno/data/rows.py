@@ -66,7 +66,7 @@ def bytes_of_tokens(
 ) -> NDArray[np.int64]:
     """Counts the bytes of each token, so that they add up to those of the text: a byte counts for
     the first token that covers it. Tokens with the same span, such as the parts of a character
-    whose spans are from offsets, divide its bytes.
+    whose spans are from offsets, divide what it adds.
 
     Args:
         spans: (n, 2) byte spans of the tokens of pieces, one piece after the other.
@@ -80,6 +80,8 @@ def bytes_of_tokens(
     new = np.maximum(end - np.maximum(start, before), 0)
     is_first = np.ones(len(new), bool)
     is_first[1:] = (start[1:] != start[:-1]) | (end[1:] != end[:-1])
+    if is_first.all():
+        return np.asarray(new, np.int64)
     first = np.flatnonzero(is_first)
     lengths = np.diff(np.append(first, len(new)))
     total, count, place = (np.repeat(values, lengths) for values in (new[first], lengths, first))

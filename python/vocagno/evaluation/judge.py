@@ -160,7 +160,7 @@ def _parse_words(
     return gold, readings(completion, texts) or readings(completion, latex)
 
 
-_STATEMENT = re.compile(r"(?i)answer is:?")
+_STATEMENT = re.compile(r"(?i)the answer is:?")
 _BRACKETED = re.compile(r"\(([A-E])\)")
 _HANDLERS: dict[str, Callable[..., Any]] = {
     "extract": lambda benchmark, completion: BENCHMARKS[benchmark].answer(completion),

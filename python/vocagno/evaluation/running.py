@@ -88,7 +88,8 @@ def tokenizer_identity(model: str) -> str | None:
     if not Path(model).is_dir():
         return None
     patterns = "tokenizer*", "special_tokens*", "added_tokens*", "vocab*", "merges*", "*.jinja"
-    files = sorted(file for pattern in patterns for file in Path(model).glob(pattern))
+    paths = (file for pattern in patterns for file in Path(model).glob(pattern))
+    files = sorted(file for file in paths if file.is_file())
     return digest(*(f"{file.name} {file_digest(file)}" for file in files))
 
 
@@ -251,7 +252,8 @@ def check_same(where: Path, before: Mapping[str, Any], about: Mapping[str, Any])
     """Checks that stored answers are of the same model and settings. Raises: InputError that names
     the first difference."""
     for name in {**before, **about}:
-        if before.get(name) != about.get(name):
+        # Earlier versions noted no tokenizer.
+        if before.get(name, about.get(name)) != about.get(name):
             raise InputError(
                 f"{where}: contains answers with {name} {before.get(name)!r}, not "
                 f"{about.get(name)!r}; {_OTHER_OUT}"

@@ -164,6 +164,11 @@ class Collator:
         Args: has_own: True if tokens have losses of their own, next to those of the groups.
         """
         sizes = np.concatenate([row.new_bytes for row in rows]).astype(np.int32)
+        if isinstance(self.scores, SameRows):
+            # Its losses of EOS and BOS are none of a line. They are told by their places: of a
+            # character in more parts than bytes, some parts have no byte, too.
+            spans = np.concatenate([row.spans for row in rows])
+            sizes[spans[:, 0] == spans[:, 1]] = -1
         values: dict[str, NDArray[Any]] = {"line_bytes": sizes}
         if by_group.groups is not None:
             values["line_groups"] = by_group.groups

@@ -78,8 +78,9 @@ def rest_of_line_loss(batch: GuidedBatch, config: GuidanceConfig) -> Tensor:
         teacher_loss_BT = require_value(
             batch.group_loss, "window_max_loss needs the losses of the groups"
         )
-    # A live teacher of rho1 also has losses of EOS and BOS, which are no part of a line.
-    has_text_BT = batch.line_bytes > 0
+    # A live teacher of rho1 also has losses of EOS and BOS, which are no part of a line: the
+    # collator gives them -1 byte.
+    has_text_BT = batch.line_bytes >= 0
     counted_BT = teacher_loss_BT.isfinite() & (batch.labels_BT != IGNORED) & has_text_BT
     loss_BT = torch.where(counted_BT, teacher_loss_BT, 0.0)
     size_BT = torch.where(counted_BT, batch.line_bytes, 0)

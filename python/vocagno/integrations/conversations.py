@@ -42,12 +42,21 @@ def template_options(examples: Mapping[str, Sequence[Any]]) -> list[dict[str, An
     """Reads the options of the chat template of each conversation: its columns `tools` (a list, or
     JSON) and `chat_template_kwargs`, by TRL's names, if there are any."""
     options: list[dict[str, Any]] = [{} for _ in examples["messages"]]
-    for option, further in zip(options, examples.get("chat_template_kwargs", ()), strict=False):
-        option |= further or {}
-    for option, tools in zip(options, examples.get("tools", ()), strict=False):
-        if tools:
-            option["tools"] = json.loads(tools) if isinstance(tools, str) else tools
+    for name in ("chat_template_kwargs", "tools"):
+        for number, value in enumerate(examples.get(name, ())):
+            if option := _template_option(value, f"example {number} of its batch: `{name}`"):
+                options[number] |= {"tools": option} if name == "tools" else dict(option)
     return options
+
+
+def _template_option(value: Any, where: str) -> Any:
+    """Reads the value of an option, which may be JSON. Raises: CorpusError for other text."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise CorpusError(
+            f"{where} is no JSON for a chat template ({value!r:.60}); remove the column, or mend it"
+        ) from error
 
 
 def conversation(messages: Messages, tokenizer: Any | None, **options: Any) -> Conversation:

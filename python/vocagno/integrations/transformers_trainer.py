@@ -333,12 +333,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         """
         facts: BatchFacts | None = inputs.pop("facts", None)
         inputs.pop(_SHIFTED, None)
-        longest = getattr(without_wrapper(self.model).config, "max_position_embeddings", None)
-        if longest is not None and inputs["input_ids"].shape[1] > longest:
-            raise InputError(
-                f"a batch of {inputs['input_ids'].shape[1]:,} tokens, but the model reads at most "
-                f"{longest:,} (max_position_embeddings); make shorter rows, or set max_length"
-            )
+        self._check_positions(inputs["input_ids"].shape[1])
         output: StudentOutput = model(**inputs)
         if model.training:
             assert facts is not None  # `get_batch_samples` has seen it
@@ -351,6 +346,19 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         else:
             loss = output.nll_BT.sum() / (inputs["labels"] >= 0).sum().clamp_min(1)
         return (loss, (loss,)) if return_outputs else loss
+
+    def _check_positions(self, length: int) -> None:
+        """Raises: InputError for a batch beyond the positions of the model, which would give it
+        wrong losses without an error."""
+        config = without_wrapper(self.model).config.get_text_config()
+        longest = getattr(config, "max_position_embeddings", None) or length
+        rope = getattr(config, "rope_parameters", None) or {}
+        # Dynamic scaling is for longer texts; XLNet has -1 for no limit.
+        if length > longest > 0 and rope.get("rope_type") != "dynamic":
+            raise InputError(
+                f"a batch of {length:,} tokens, but the model reads at most {longest:,} "
+                "(max_position_embeddings); make shorter rows, or set max_length"
+            )
 
     def log(self, logs: dict[str, float], *arguments: Any, **named: Any) -> None:
         """Logs the values of the trainer; with a loss of training, also those of its tokens.

@@ -141,7 +141,7 @@ def teacher_prefix(config: TeacherConfig, spans: TokenSpans) -> tuple[int, ...]:
     option, bos = "teacher.bos", config.bos
     if bos is None:
         option, bos = _declared_bos(config)
-    if bos is None:
+    if not bos:
         return ()
     index = spans.token_id(bos)
     if index is None:
@@ -156,10 +156,19 @@ def _declared_bos(config: TeacherConfig) -> tuple[str, str | None]:
 
     Returns: the name of the file, for messages, and the token; None if there is none to add.
     """
-    source = Path(config.tokenizer or config.model or "")
-    file = (source if source.is_dir() else source.parent) / "tokenizer_config.json"
+    name = config.tokenizer or config.model or ""
+    source = Path(name).expanduser()
+    file = source / "tokenizer_config.json"
     # Settings next to a file of another name may be those of another tokenizer.
-    if not file.is_file() or not (source.is_dir() or source.name == "tokenizer.json"):
+    if source.name in ("tokenizer.json", "tokenizer.json.gz"):
+        file = source.with_name("tokenizer_config.json")
+    elif not source.exists():  # a name on the hub, whose tokenizer was just loaded from there
+        from transformers.utils import cached_file
+
+        with naming(f"teacher.tokenizer: {name}"):
+            optional = {"_raise_exceptions_for_missing_entries": False}
+            file = Path(cached_file(name, "tokenizer_config.json", **optional) or file)
+    if not file.is_file():
         return str(file), None
     try:
         settings = dict(json.loads(file.read_bytes()))
@@ -311,15 +320,16 @@ def student_settings(
     """Loads or makes the transformers configuration of the model to train, without its weights.
     Args: special_ids: `eos_token_id` and `bos_token_id` of the tokenizer, for a new model.
     Raises: ConfigError for an unknown architecture, other special ids, too few ids or positions."""
-    from transformers import AutoConfig
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
     if config.model is not None:
         settings = model_settings(config.model, "student.model")
         check_positions(settings, seq_len, "data.seq_len", "student")
-        # A model says how many embeddings it has before it is loaded, which is after hours of
-        # scoring.
-        rows = getattr(settings.get_text_config(), "vocab_size", vocabulary_size)
-        check_vocabulary(rows, vocabulary_size, "student.")
+        # Before the model is loaded, which is after hours of scoring. Some have more embeddings
+        # than `vocab_size` says, so one without weights is asked.
+        with torch.device("meta"), naming("student.model"):
+            empty = MODEL_FOR_CAUSAL_LM_MAPPING[type(settings)](settings)
+        check_vocabulary(num_embeddings(empty), vocabulary_size, "student.")
         return settings
     # More ids than the tokenizer has are allowed: a vocabulary is often padded to a multiple.
     architecture: dict[str, Any] = {"vocab_size": vocabulary_size, **(config.architecture or {})}
@@ -458,6 +468,8 @@ def transformers_tokenizer(tokenizer: StudentTokenizer) -> Any:
             tokenizer_object=tokenizer.spans.tokenizer_copy(),
             chat_template=loaded.chat_template,
             model_max_length=loaded.model_max_length,
+            padding_side=loaded.padding_side,
+            truncation_side=loaded.truncation_side,
             **loaded.special_tokens_map,
         )
     return PreTrainedTokenizerFast(

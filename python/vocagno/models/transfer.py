@@ -187,16 +187,13 @@ def special_counterparts(
     """Maps each special token of a new tokenizer to the old id whose row it takes: that of the same
     role, else of the same name. Tokens with neither are omitted. Both tokenizers are transformers'.
 
-    Args: config: the old model's, for roles that its tokenizer does not name, as a bare
+    Args: config: the old model's. It names the end of a text where its tokenizer does not: a bare
         tokenizer.json.
     """
     special: dict[int, int] = {}
     for role in ROLES:  # the end of a text first: its row is an output, too
         new_id = getattr(new_tokenizer, f"{role}_id", None)
         old_id = getattr(old_tokenizer, f"{role}_id", None)
-        if old_id is None:
-            named = getattr(config, f"{role}_id", None)
-            old_id = next(iter(named), None) if isinstance(named, list) else named
         if new_id is not None and old_id is not None:
             # A token may have several roles, as one that begins and ends a text; the first of
             # `ROLES` counts.
@@ -206,4 +203,10 @@ def special_counterparts(
     for new_id, token in new_tokenizer.added_tokens_decoder.items():
         if token.special and str(token) in old_ids:
             special.setdefault(new_id, old_ids[str(token)])
+    end = new_tokenizer.eos_token_id
+    named = getattr(config, "eos_token_id", None)
+    for old_id in named if isinstance(named, list) else [named]:
+        # The default of a configuration may be an id of another vocabulary.
+        if end is not None and isinstance(old_id, int) and old_id in old_ids.values():
+            special.setdefault(end, old_id)
     return special

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 else:
     _Local = type(Path())  # Path itself cannot be subclassed before Python 3.12
 _FORM = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:[/\\]")
-_WITHOUT_PLACE = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+:[/\\]*")
+_WITHOUT_PLACE = re.compile(r"(?!file:|memory:)[A-Za-z][A-Za-z0-9+.-]+:[/\\]+")
 
 
 class AddressError(InputError):

@@ -1,6 +1,7 @@
 """The configured teacher: makes tokenizer, windows and engine of `TeacherConfig`, and finds or
 makes the scores of a corpus."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cached_property, partial
@@ -42,6 +43,8 @@ class ConfiguredTeacher:
         require(
             config.candidates > 0 or not config.sampled, "teacher.sampled: needs teacher.candidates"
         )
+        if config.warning:
+            warnings.warn(config.warning, stacklevel=2)
         self.config = config
         self.cache = cache
         self.device = device
@@ -185,6 +188,8 @@ class ConfiguredTeacher:
         for label, name, stored, configured in self._explicit_inputs(store.manifest.made_from):
             if stored not in (None, configured, _DTYPE_OF_SERVER):
                 remedies = f" or drop teacher.{name}; to score again, drop {option}"
+                if name == "bos" and not stored:
+                    remedies = f' (teacher.bos: "" for none); to score again, drop {option}'
                 raise StoreError(
                     f"{option}: {store.folder} was made with another {label} ({stored}, now "
                     f"{configured}); to use these scores, name that one"
@@ -201,8 +206,9 @@ class ConfiguredTeacher:
         if config.names_tokenizer:
             option = next(key for key in ("server", "tokenizer", "model") if getattr(config, key))
             yield "tokenizer", option, made_from.get("tokenizer", "none"), self.spans.fingerprint
-            if config.bos is not None:
-                prefix = list(teacher_prefix(config, self.spans))
+            # Without a BOS of the options or of the tokenizer's settings, any store will do.
+            prefix = list(teacher_prefix(config, self.spans))
+            if config.bos is not None or prefix != list(self.spans.prefix_ids):
                 yield "bos", "bos", made_from.get("prefix"), prefix
         if config.engine != TeacherConfig.engine:
             yield "engine", "engine", made_from.get("engine", TeacherConfig.engine), config.engine

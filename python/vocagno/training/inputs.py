@@ -17,6 +17,7 @@ import torch
 from vocagno.config.options import Config, row_counts
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import Corpus, read_batches, text_hash
+from vocagno.data.corpus_files import CorpusError
 from vocagno.data.prepare import open_rows, prepare_rows, prepare_texts, scan_with_progress
 from vocagno.data.rows import MixedPieces, MixedRows, RowStore
 from vocagno.data.store.format import REFUSED, RefusalLimit, say_omitted
@@ -267,7 +268,8 @@ def _check_order(stores: Mapping[str, RowStore]) -> None:
     """Checks that no rows begin with the text of another corpus, with whose weight they would be
     mixed, and by whose name the log would call them.
 
-    Only corpora on this machine are looked at: rows are trained on without their corpus, too.
+    Only corpora that can be read on this machine are looked at: rows are trained on without their
+    corpus, too.
     Raises: ConfigError that names the rows and the corpora.
     """
     begins = {}
@@ -275,7 +277,10 @@ def _check_order(stores: Mapping[str, RowStore]) -> None:
         shard, row = store.locate(0)
         begins[name] = shard.text_hashes[row][0].tobytes()
     for corpus in filter(os.path.exists, stores if len(stores) > 1 else ()):
-        first = text_hash(next(read_batches(corpus, batch_bytes=1))[-1])
+        try:
+            first = text_hash(next(read_batches(corpus, batch_bytes=1))[0])
+        except (CorpusError, OSError):
+            continue  # a name that is not a corpus, or a pointer to one that is elsewhere
         for name, begin in begins.items():
             require(
                 begin != first or name == corpus or begins[corpus] == first,
