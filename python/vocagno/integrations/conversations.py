@@ -55,7 +55,7 @@ def _template_option(value: Any, where: str) -> Any:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError as error:
         raise CorpusError(
-            f"{where} is no JSON for a chat template ({value!r:.60}); remove the column, or mend it"
+            f"{where} is no JSON for a chat template ({value!r:.60}); remove the column, or fix it"
         ) from error
 
 
