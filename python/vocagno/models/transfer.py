@@ -136,7 +136,10 @@ def _names_with_vocabulary(model: Any) -> set[str]:
     another one in a model of more ids."""
     config = copy.deepcopy(model.config)
     text_config = config.get_text_config()
-    text_config.vocab_size += 8
+    # Gemma 3n has a second size, `vocab_size_per_layer_input`.
+    sizes = [name for name in vars(text_config) if name.startswith("vocab_size")]
+    for name in {"vocab_size", *sizes}:
+        setattr(text_config, name, (getattr(text_config, name) or 0) + 8)
     with torch.device("meta"):
         larger = type(model)(config)
     return _names_of_other_shape(model, _shapes(larger))
