@@ -219,6 +219,22 @@ ROWS_OF_README = {
 """The rows of the README's table, with the variants on clean text and on text with junk."""
 
 
+def long_table():
+    """The lines of the table of three times as much text, from its runs."""
+    runs = runs_of("real/long")
+    rows = {"`distill` from its store": "distill, adapted"}
+    lines = []
+    for label, variant in rows.items():
+        (seed,) = {seed for name, seed in runs if name == variant}
+        run, naive = runs[variant, seed], runs["naive", seed]
+        changes = [
+            f"{float(run[name]) - float(naive[name]):+.4f}"
+            for name in ("held_out_loss", "other_other")
+        ]
+        lines.append(f"| {label} | {' | '.join(changes)} |")
+    return lines
+
+
 def real_table():
     """The lines of the table of real models, from its runs."""
     folders = [text for text in ("clean", "junk") if (ROOT / f"docs/study/real/{text}").is_dir()]
@@ -253,6 +269,7 @@ def test_the_tables_of_real_models_follow_from_their_runs():
         text = (ROOT / page).read_text(encoding="utf-8")
         shown = text.split("<!-- real models -->")[1].split("<!-- end of real models -->")[0]
         assert shown.strip().splitlines()[2:] == table
+    assert table_of("guidance", "more text").splitlines()[2:] == long_table()
 
 
 def test_the_table_of_limits_follows_from_the_list_of_all():
