@@ -24,7 +24,7 @@ BOUNDS = {
     "lines of code of python/vocagno": 22_370,
     "modules of python/vocagno": 147,
     "lines of code of research": 2_490,
-    "lines of code of tests": 27_890,
+    "lines of code of tests": 27_910,
     "lines of code of benches": 4_665,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
