@@ -94,7 +94,7 @@ def unpack(options: Any) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from vocagno.models.loading import check_vocabulary, num_embeddings
+    from vocagno.models.loading import check_vocabulary
     from vocagno.models.weights import causal_model
     from vocagno.tokens.gguf_tokenizer import tokenizer_of_gguf
 
@@ -113,7 +113,7 @@ def unpack(options: Any) -> dict[str, Any]:
         model.load_state_dict(packed.state_dict())
         model.generation_config = packed.generation_config
         tokenizer = tokenizer_of_gguf(folder, name)
-        check_vocabulary(num_embeddings(model), max(tokenizer.get_vocab().values()) + 1, "")
+        check_vocabulary(model, max(tokenizer.get_vocab().values()) + 1, "")
     _write(model, tokenizer, options.out, f"The weights of `{name}`, unpacked to float32.")
     return {
         "weights": sum(weight.numel() for weight in model.parameters()),

@@ -57,7 +57,7 @@ def load(
     from transformers import AutoTokenizer
 
     from vocagno.evaluation._prompted import PromptedModel
-    from vocagno.models.loading import check_vocabulary, num_embeddings
+    from vocagno.models.loading import check_vocabulary
     from vocagno.models.weights import causal_model
     from vocagno.tokens.gguf_tokenizer import tokenizer_of_gguf
 
@@ -78,7 +78,7 @@ def load(
             else tokenizer_of_gguf(model, gguf_file)
         )
         # An id beyond the embeddings would fail only in the first prompt that has it.
-        check_vocabulary(num_embeddings(loaded), max(tokenizer.get_vocab().values()) + 1, "")
+        check_vocabulary(loaded, max(tokenizer.get_vocab().values()) + 1, "")
         return PromptedModel(pretrained=loaded, tokenizer=tokenizer, batch_size=batch_size)
 
 

@@ -329,7 +329,7 @@ def student_settings(
         # than `vocab_size` says, so one without weights is asked.
         with torch.device("meta"), naming("student.model"):
             empty = MODEL_FOR_CAUSAL_LM_MAPPING[type(settings)](settings)
-        check_vocabulary(num_embeddings(empty), vocabulary_size, "student.")
+        check_vocabulary(empty, vocabulary_size, "student.")
         return settings
     # More ids than the tokenizer has are allowed: a vocabulary is often padded to a multiple.
     architecture: dict[str, Any] = {"vocab_size": vocabulary_size, **(config.architecture or {})}
@@ -392,16 +392,10 @@ def set_eos(model: Any, eos_id: int) -> None:
         model.generation_config.eos_token_id = [eos_id, *other_ends] if other_ends else eos_id
 
 
-def num_embeddings(model: Any) -> int:
-    """Returns the number of ids that a model has embeddings for."""
-    return int(model.get_input_embeddings().weight.shape[0])
-
-
-def check_vocabulary(rows: int, vocabulary_size: int, section: str) -> None:
-    """Rejects a tokenizer with more ids than a model has embeddings; warns of one with many fewer.
-    Args:
-        rows: number of embeddings.
-        section: of the options, such as "teacher."; "" outside a configuration."""
+def check_vocabulary(model: Any, vocabulary_size: int, section: str) -> None:
+    """Rejects a tokenizer with more ids than the model has embeddings; warns of one with many
+    fewer. Args: section: of the options, such as "teacher."; "" outside a configuration."""
+    rows = model.get_input_embeddings().weight.shape[0]
     if rows < vocabulary_size:
         raise ConfigError(
             f"{section}tokenizer: {vocabulary_size} ids, but {section}model has {rows} embeddings: "

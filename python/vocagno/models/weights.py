@@ -122,8 +122,9 @@ def causal_model(name: str, option: str, *, gguf_file: str | None = None, **opti
         )
         unexpected = {key for key in report["unexpected_keys"] if not _COMPUTED.search(key)}
         if gguf_file is not None:
-            unexpected = _unread_tensors(name, gguf_file, model)
-            _check_rotary_scaling(name, gguf_file, model)
+            reader = _gguf_reader(name, gguf_file)
+            unexpected = _unread_tensors(reader, model)
+            _check_rotary_scaling(reader, gguf_file, model)
     missing = report["missing_keys"]
     if gguf_file is None and not is_folder:
         _check_scales(name, option, settings)
@@ -231,15 +232,22 @@ def _remedy(missing: Collection[str], unexpected: Collection[str]) -> str:
     )
 
 
-def _unread_tensors(name: str, gguf_file: str, model: Any) -> set[str]:
-    """Finds the tensors of a GGUF file that transformers skips without a report."""
+def _gguf_reader(name: str, gguf_file: str) -> Any:
+    """Opens a GGUF file of a folder or of the hub."""
     from gguf import GGUFReader
-    from transformers.modeling_gguf_pytorch_utils import TensorProcessor, get_gguf_hf_weights_map
     from transformers.utils import cached_file
 
-    file = cached_file(name, gguf_file)
-    sizes = {tensor.name: int(tensor.n_elements) for tensor in GGUFReader(file).tensors}
-    names = {tensor for tensor in sizes if not tensor.startswith("rope_f")}  # computed, too
+    # It reads a vocabulary token by token, which takes seconds for a large one.
+    return GGUFReader(cached_file(name, gguf_file))
+
+
+def _unread_tensors(reader: Any, model: Any) -> set[str]:
+    """Finds the tensors of a GGUF file that transformers skips without a report. Rotary factors,
+    which it never reads, are for `_check_rotary_scaling`."""
+    from transformers.modeling_gguf_pytorch_utils import TensorProcessor, get_gguf_hf_weights_map
+
+    sizes = {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}
+    names = {tensor for tensor in sizes if not tensor.startswith("rope_f")}
     # Experts have other names in the file, so that what is skipped must show in the number, too.
     if sum(map(sizes.__getitem__, names)) <= sum(weight.numel() for weight in model.parameters()):
         return set()
@@ -247,20 +255,16 @@ def _unread_tensors(name: str, gguf_file: str, model: Any) -> set[str]:
     return names - mapped.keys()
 
 
-def _check_rotary_scaling(name: str, gguf_file: str, model: Any) -> None:
+def _check_rotary_scaling(reader: Any, gguf_file: str, model: Any) -> None:
     """Rejects a GGUF file whose rotary frequencies are scaled, if transformers has made a model in
     which they are not. llama.cpp keeps the scaling of Llama 3 in a tensor, and others in the
     metadata; transformers reads them for few architectures.
     """
-    from gguf import GGUFReader
-    from transformers.utils import cached_file
-
     rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
     # Some models have one mapping for each kind of layer.
     kinds = [part.get("rope_type") for part in (rope, *rope.values()) if isinstance(part, dict)]
     if any(kind not in (None, "default") for kind in kinds):
         return
-    reader = GGUFReader(cached_file(name, gguf_file))
     scaled = [
         str(tensor.name)
         for tensor in reader.tensors

@@ -55,11 +55,16 @@ class ConfiguredTeacher:
         return teacher_spans(self.config)
 
     @cached_property
+    def prefix(self) -> tuple[int, ...]:
+        """The ids that the teacher reads before a document (`teacher_prefix`)."""
+        return teacher_prefix(self.config, self.spans)
+
+    @cached_property
     def reader(self) -> TextReader:
         """Cuts texts into the teacher's windows.
         Raises: ConfigError if the windows have no room for new tokens."""
         config = self.config
-        prefix = teacher_prefix(config, self.spans)
+        prefix = self.prefix
         require(
             config.context + 1 - len(prefix) > config.context_before,
             f"teacher.min_context {config.context_before} and {len(prefix)} prefix tokens leave no "
@@ -94,7 +99,7 @@ class ConfiguredTeacher:
             "format": f"{KIND} {VERSION}",
             "teacher": self.engine.weights,
             "tokenizer": self.spans.fingerprint,
-            "prefix": list(teacher_prefix(config, self.spans)),
+            "prefix": list(self.prefix),
             "context": config.context,
             "min_context": config.context_before,
             "dtype": _DTYPE_OF_SERVER if config.server else dtype,
@@ -207,9 +212,8 @@ class ConfiguredTeacher:
             option = next(key for key in ("server", "tokenizer", "model") if getattr(config, key))
             yield "tokenizer", option, made_from.get("tokenizer", "none"), self.spans.fingerprint
             # Without a BOS of the options or of the tokenizer's settings, any store will do.
-            prefix = list(teacher_prefix(config, self.spans))
-            if config.bos is not None or prefix != list(self.spans.prefix_ids):
-                yield "bos", "bos", made_from.get("prefix"), prefix
+            if config.bos is not None or self.prefix != self.spans.prefix_ids:
+                yield "bos", "bos", made_from.get("prefix"), list(self.prefix)
         if config.engine != TeacherConfig.engine:
             yield "engine", "engine", made_from.get("engine", TeacherConfig.engine), config.engine
         for name in ("context", "min_context", "dtype"):

@@ -3,7 +3,7 @@
 import torch
 
 from vocagno.config.teacher import TeacherConfig
-from vocagno.models.loading import check_context, check_vocabulary, load_teacher, num_embeddings
+from vocagno.models.loading import check_context, check_vocabulary, load_teacher
 from vocagno.teacher.configured import Engine
 from vocagno.teacher.scorer import TransformersScorer
 from vocagno.tokens.token_spans import TokenSpans
@@ -28,7 +28,7 @@ def load_scorer(
     """Loads the configured model of transformers as a scorer.
     Raises: ConfigError if the tokenizer has more ids than the model."""
     model = load_teacher(config, device)
-    check_vocabulary(num_embeddings(model), spans.vocabulary_size, "teacher.")
+    check_vocabulary(model, spans.vocabulary_size, "teacher.")
     return TransformersScorer(
         model,
         batch_tokens=config.batch_tokens,
