@@ -21,9 +21,9 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of code of python/vocagno": 22_370,
-    "modules of python/vocagno": 147,
-    "lines of code of research": 2_490,
+    "lines of code of python/vocagno": 22_400,
+    "modules of python/vocagno": 148,
+    "lines of code of research": 2_495,
     "lines of code of tests": 27_910,
     "lines of code of benches": 4_665,
     "modules of the largest folder": 13,

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import vocagno
-from vocagno.models.weights import causal_model
+from vocagno.models.weights import causal_model, largest_input
 
 
 def losses(name: str, text: str) -> tuple[np.ndarray, np.ndarray]:
@@ -24,8 +24,8 @@ def losses(name: str, text: str) -> tuple[np.ndarray, np.ndarray]:
     model = causal_model(name, "MODEL", dtype=torch.float32).eval()
     start = model.config.bos_token_id or model.config.eos_token_id or 0
     ids = torch.tensor([[start, *tokens.ids.tolist()]])
-    longest = getattr(model.config, "max_position_embeddings", ids.shape[1])
-    if ids.shape[1] > longest:
+    longest = largest_input(model.config)
+    if longest is not None and ids.shape[1] > longest:
         sys.exit(f"{name} reads {longest} tokens, and the text has {ids.shape[1]}: cut it")
     with torch.inference_mode():
         log_p = model(ids).logits[0, :-1].float().log_softmax(-1)

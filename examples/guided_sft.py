@@ -20,7 +20,7 @@ from vocagno.guidance import (
     GuidedTrainer,
     add_teacher_loss,
 )
-from vocagno.models.weights import causal_model
+from vocagno.models.weights import causal_model, largest_input
 from vocagno.teacher import Teacher, TextReader
 from vocagno.teacher.scorer import TransformersScorer
 
@@ -37,7 +37,7 @@ if __name__ == "__main__":
     spans = TokenSpans(tokenizers[1])
     model = causal_model(teacher, "TEACHER")
     # Beyond its positions a model gives losses that are wrong, and no error.
-    context = min(2048, getattr(model.config, "max_position_embeddings", 2048))
+    context = min(2048, largest_input(model.config) or 2048)
     loaded = Teacher(
         TransformersScorer(model, batch_tokens=8192, width=context),
         TextReader(spans, spans.prefix_ids, context=context, min_context=context // 4),

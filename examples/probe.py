@@ -21,6 +21,7 @@ from transformers import AutoModel
 
 import vocagno
 from vocagno.data.corpus import read_batches
+from vocagno.models.weights import largest_input
 
 
 class Side(NamedTuple):
@@ -37,7 +38,7 @@ def read(name: str, layer: int) -> Side:
     model = AutoModel.from_pretrained(name, dtype=torch.float32).to(args.device).eval()
     tokens = tokenizer.encode([text[: args.characters] for text in texts])
     before, after = list(tokenizer.prefix_ids), list(tokenizer.suffix_ids)
-    context = getattr(model.config, "max_position_embeddings", None)
+    context = largest_input(model.config)
     states, labels = [], []
     for number, text in enumerate(texts):
         rows = tokens.text(number)

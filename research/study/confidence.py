@@ -20,8 +20,9 @@ from vocagno.data.rows import RowStore
 from vocagno.errors import InputError
 from vocagno.guidance.collator import Collator
 from vocagno.models.head import Head, chunks, hidden_states, language_head
-from vocagno.models.loading import local_device, tokenizer_of_student
+from vocagno.models.loading import local_device
 from vocagno.models.losses import IGNORED
+from vocagno.models.own_tokenizers import tokenizer_of_student
 from vocagno.models.weights import causal_model
 from vocagno.quickstart.problems import exact_answer_accuracy, read_questions
 from vocagno.training.checkpoint import discard_folder, saved_steps

@@ -13,7 +13,7 @@ from tiny_models import SIZES
 from vocagno.config.options import StudentConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import ConfigError
-from vocagno.models import loading
+from vocagno.models import loading, own_tokenizers
 from vocagno.tokens.token_spans import TokenSpans
 
 
@@ -89,7 +89,7 @@ def test_a_bos_that_only_the_settings_of_the_tokenizer_ask_for_is_read(
     bos, other = (tokenizer.token_to_id("<s>"),), {"tokenizer": str(tmp_path / "other.json")}
 
     def prefix(**options):
-        return loading.teacher_prefix(TeacherConfig(**options), spans)
+        return own_tokenizers.teacher_prefix(TeacherConfig(**options), spans)
 
     for token in ("<s>", {"content": "<s>"}):
         settings.write_text(json.dumps({"add_bos_token": True, "bos_token": token}))
@@ -123,11 +123,11 @@ def test_a_tokenizer_with_fewer_merges_is_another(tokenizers, tmp_path):
     own["model"]["merges"] = merges[: -len(gone)]
     for pair in gone:
         del vocabulary["".join(pair)]
-    (tmp_path / "fewer.json").write_text(json.dumps(own))
+    fewer = TokenSpans(Tokenizer.from_str(json.dumps(own)))
     with pytest.raises(ConfigError, match="cuts plain text into other tokens than"):
-        loading.check_own_tokenizer(TokenSpans(tmp_path / "fewer.json"), str(tmp_path), "student")
+        own_tokenizers.check_own_tokenizer(fewer, str(tmp_path), "student")
 
     with_images = Tokenizer.from_str(tokenizers["byte-level"].to_str())
     with_images.add_special_tokens([f"<image_{i}>" for i in range(len(vocabulary) // 4)])
     with_images.save(str(tmp_path / "tokenizer.json"))
-    loading.check_own_tokenizer(plain, str(tmp_path), "student")
+    own_tokenizers.check_own_tokenizer(plain, str(tmp_path), "student")

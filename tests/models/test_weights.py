@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -17,14 +17,9 @@ from tiny_models import scaled_models, tiny_llama
 from vocagno.config.options import StudentConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import ConfigError
-from vocagno.models.loading import (
-    load_student,
-    load_teacher,
-    student_settings,
-    teacher_settings,
-    teacher_spans,
-    tokenizer_of_student,
-)
+from vocagno.models.loading import load_student, load_teacher, student_settings, teacher_settings
+from vocagno.models.own_tokenizers import teacher_spans, tokenizer_of_student
+from vocagno.models.weights import largest_input
 
 IDS = 50
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
@@ -409,3 +404,16 @@ def test_a_sound_gguf_file_loads(tmp_path, options):
     torch.testing.assert_close(
         loaded.model.embed_tokens.weight, tiny_llama(IDS).model.embed_tokens.weight
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (transformers.LlamaConfig(max_position_embeddings=64), 64),
+        (transformers.BloomConfig(), None),
+        (transformers.XLNetConfig(), None),
+        (transformers.LlamaConfig(rope_scaling={"rope_type": "dynamic", "factor": 2.0}), None),
+    ],
+)
+def test_largest_input_of_a_configuration(settings, expected):
+    assert largest_input(settings) == expected

@@ -50,7 +50,7 @@ def test_what_old_transformers_make_of_a_tokenizer_is_refused(misdeclared):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
     from vocagno.errors import ConfigError
-    from vocagno.models.loading import transformers_tokenizer
+    from vocagno.models.own_tokenizers import transformers_tokenizer
     from vocagno.tokens.student_tokenizer import StudentTokenizer
 
     loaded = transformers.AutoTokenizer.from_pretrained(misdeclared)
@@ -549,7 +549,7 @@ def test_a_class_that_changes_the_tokenizer_is_not_saved_with_a_model(tokenizers
     """TinyLlama's folder names LlamaTokenizer, which cuts a leading space in its own way."""
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
-    from vocagno.models.loading import transformers_tokenizer
+    from vocagno.models.own_tokenizers import transformers_tokenizer
     from vocagno.tokens.student_tokenizer import student_tokenizer
 
     folder, saved = tmp_path / "own", tmp_path / "saved"

@@ -157,11 +157,12 @@ def _measure(model: Any, spans: "TokenSpans", texts: list[str], suffix: str) -> 
     """Measures bytes a token and nats a byte, over the tokens that have a loss."""
     import numpy as np
 
+    from vocagno.models.weights import largest_input
     from vocagno.teacher.scorer import TransformersScorer
     from vocagno.teacher.scoring import Teacher
     from vocagno.teacher.windows import TextReader
 
-    context = min(_CONTEXT, getattr(model.config, "max_position_embeddings", _CONTEXT))
+    context = min(_CONTEXT, largest_input(model.config) or _CONTEXT)
     reader = TextReader(spans, spans.prefix_ids, context=context, min_context=context // 4)
     teacher = Teacher(TransformersScorer(model.eval(), batch_tokens=2048, width=context), reader)
     nats = num_bytes = num_tokens = 0.0

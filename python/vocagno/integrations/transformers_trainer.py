@@ -39,6 +39,7 @@ from vocagno.guidance.methods.base import Method, StudentOutput
 from vocagno.integrations.columns import OF_EXAMPLES, pad_column
 from vocagno.models.head import without_wrapper
 from vocagno.models.losses import IGNORED, causal_shift
+from vocagno.models.weights import largest_input
 from vocagno.teacher.score_store import MatchedScores
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.monitoring import Warnings, token_entry
@@ -350,11 +351,8 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
     def _check_positions(self, length: int) -> None:
         """Raises: InputError for a batch beyond the positions of the model, which would give it
         wrong losses without an error."""
-        config = without_wrapper(self.model).config.get_text_config()
-        longest = getattr(config, "max_position_embeddings", None) or length
-        rope = getattr(config, "rope_parameters", None) or {}
-        # Dynamic scaling is for longer texts; XLNet has -1 for no limit.
-        if length > longest > 0 and rope.get("rope_type") != "dynamic":
+        longest = largest_input(without_wrapper(self.model).config)
+        if longest is not None and length > longest:
             raise InputError(
                 f"a batch of {length:,} tokens, but the model reads at most {longest:,} "
                 "(max_position_embeddings); make shorter rows, or set max_length"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from vocagno.config.teacher import TeacherConfig
 from vocagno.errors import ConfigError, InputError, naming
 from vocagno.models.loading import teacher_settings, torch_dtype
+from vocagno.models.weights import largest_input
 from vocagno.teacher.candidates import ScoredWindow, code_candidates
 from vocagno.teacher.configured import Engine
 from vocagno.teacher.windows import Window, losses_of, windows_to_score
@@ -62,8 +63,7 @@ class VllmEngine(Engine):
                 "teacher.engine: vllm: is not for a launch of several processes; start the same "
                 "command once for each GPU, with CUDA_VISIBLE_DEVICES"
             )
-        settings = teacher_settings(config).get_text_config()
-        limit = getattr(settings, "max_position_embeddings", None)
+        limit = largest_input(teacher_settings(config))
         if limit is not None and config.context + ROOM > limit:
             raise ConfigError(
                 f"teacher.context: {config.context} tokens, and teacher.engine: vllm needs {ROOM} "

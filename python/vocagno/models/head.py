@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from vocagno.errors import InputError
 from vocagno.models.batching import base_output, whole
 from vocagno.models.own_head import OwnHead, agree, own_head, probe_ids, sees_later_tokens
+from vocagno.models.weights import largest_input
 
 CHUNK_ELEMENTS = 1 << 24
 """Logits per chunk on a CPU: 64 MiB in float32, unless `LEAST_ROWS` need more."""
@@ -264,8 +265,7 @@ def _check_loaded(model: Any) -> None:
 def _verified_head(model: Any) -> Head:
     """Does the work of `language_head` for a model in evaluation mode."""
     name, embedding = type(model).__name__, model.get_input_embeddings().weight
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    ids_BT = probe_ids(embedding.shape[0], positions, embedding.device)
+    ids_BT = probe_ids(embedding.shape[0], largest_input(model.config), embedding.device)
     try:
         hidden_states(model, ids_BT)  # the first pass may run different code from later ones
         states_BTH = hidden_states(model, ids_BT)

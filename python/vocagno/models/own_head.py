@@ -167,7 +167,7 @@ def probe_ids(vocabulary_size: int, positions: int | None, device: torch.device)
     end.
     Args: positions: maximum number of tokens that the model reads, if there is one."""
     length = PROBE_TOKENS
-    if positions is not None and positions > 0:  # XLNet has -1 for no limit
+    if positions is not None:
         length = min(length, positions)
     # Fixed numbers, not random ones: a model is accepted on every machine or on none. 7 and 11 make
     # the halves differ at nearly all places.

@@ -94,6 +94,18 @@ def model_settings(name: str, option: str, gguf_file: str | None = None) -> Any:
         return AutoConfig.from_pretrained(name, **options)
 
 
+def largest_input(settings: Any) -> int | None:
+    """Returns the number of tokens that a model can read at once, by its configuration; None if
+    there is no limit. Beyond it many models give wrong losses, and no error."""
+    settings = settings.get_text_config()
+    longest: int | None = getattr(settings, "max_position_embeddings", None)
+    rope = getattr(settings, "rope_parameters", None) or {}
+    # Dynamic scaling is for longer texts; XLNet has -1 for no limit.
+    if longest is None or longest < 0 or rope.get("rope_type") == "dynamic":
+        return None
+    return longest
+
+
 def causal_model(name: str, option: str, *, gguf_file: str | None = None, **options: Any) -> Any:
     """Loads a causal language model with the weights of its files: safetensors or GGUF, no pickle.
 

@@ -16,7 +16,8 @@ from vocagno.data.corpus import Corpus
 from vocagno.data.store.building import MakeResult, Part, store_key
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError, require
-from vocagno.models.loading import teacher_prefix, teacher_spans, torch_dtype, weights_identity
+from vocagno.models.loading import torch_dtype, weights_identity
+from vocagno.models.own_tokenizers import teacher_prefix, teacher_spans
 from vocagno.system.addresses import path_of
 from vocagno.system.collectives import Together
 from vocagno.teacher.score_store import KIND, VERSION, ScoreStore

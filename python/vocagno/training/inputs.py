@@ -26,12 +26,8 @@ from vocagno.guidance.bucket_loss import WITHOUT_ENTROPY
 from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import SeveralTeachers, StoredScores
-from vocagno.models.loading import (
-    check_context,
-    check_own_tokenizer,
-    student_settings,
-    tokenizer_of_student,
-)
+from vocagno.models.loading import check_context, student_settings
+from vocagno.models.own_tokenizers import check_own_tokenizer, tokenizer_of_student
 from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.live import check_same_vocabulary
 from vocagno.teacher.score_store import MatchedScores, ScoreStore

@@ -28,8 +28,8 @@ from vocagno.models.loading import (
     graphs_stay_whole,
     load_student,
     set_eos,
-    transformers_tokenizer,
 )
+from vocagno.models.own_tokenizers import transformers_tokenizer
 from vocagno.models.throughput import model_flops, peak_flops
 from vocagno.system.collectives import HostSum, broadcast
 from vocagno.system.progress import Progress

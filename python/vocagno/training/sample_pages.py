@@ -24,14 +24,8 @@ from vocagno.guidance.loss import LossSums
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.methods.base import StudentOutput
 from vocagno.guidance.pieces import ScoresInOrder
-from vocagno.models.loading import (
-    check_own_tokenizer,
-    check_positions,
-    load_student,
-    local_device,
-    student_settings,
-    tokenizer_of_student,
-)
+from vocagno.models.loading import check_positions, load_student, local_device, student_settings
+from vocagno.models.own_tokenizers import check_own_tokenizer, tokenizer_of_student
 from vocagno.system.files import atomic_file
 from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.live import LiveTeacher, TextTeacher

@@ -23,6 +23,7 @@ from vocagno.evaluation.running import Graded, Task, generate_answers, prepare_t
 from vocagno.evaluation.summary import METRICS, by_metric
 from vocagno.guidance.collator import Collator, loader
 from vocagno.guidance.loss import LossSums
+from vocagno.models.weights import largest_input
 from vocagno.system.collectives import HostSum
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.sampler import ValidationBatches
@@ -132,7 +133,7 @@ def check_prompts(options: EvaluationConfig, spans: TokenSpans, settings: Any) -
         positions is not checked.
     Raises: InputError for prompts that leave no room for an answer.
     """
-    longest = getattr(settings.get_text_config(), "max_position_embeddings", None)
+    longest = largest_input(settings)
     if options.every is not None and options.data is not None and longest is not None:
         lengths, new_tokens = _PromptLengths(spans, longest), options.new_tokens
         benchmarks = map(find_benchmark, options.tasks)
