@@ -76,6 +76,7 @@ class GuidedCollator:
             scores.check(guidance.min_coverage)
         data = DataConfig(train="", seq_len=seq_len)
         self._collator = Collator(scores, guidance, data, line_ends, targets)
+        self._scored_guidance = guidance
         # Evaluation has no scores. The batch says so by `is_naive`, and the loss is that of all
         # tokens.
         is_naive = scores is None and guidance.needs_teacher
@@ -96,6 +97,10 @@ class GuidedCollator:
         if self._collator.scores is None:
             inputs["is_naive"] = True
         return inputs
+
+    def without_scores(self) -> "GuidedCollator":
+        """Returns the collator of held-out rows. Their documents are not those of the scores."""
+        return GuidedCollator(None, self._scored_guidance, seq_len=self._collator.seq_len)
 
 
 class DataCollatorWithTeacherLoss:
@@ -188,6 +193,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
     """
 
     _signature_columns: Any
+    data_collator: Any
 
     def __init__(
         self,
@@ -271,7 +277,15 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         """The trainer's data loader; a dataset that was unknown until now is checked first."""
         if eval_dataset is not None and not isinstance(eval_dataset, str):
             self._check_stream(eval_dataset)
-        return super().get_eval_dataloader(eval_dataset)
+        collator = self.data_collator
+        if isinstance(collator, GuidedCollator):
+            # It would look held-out rows up by the numbers of the documents that train. Evaluation
+            # has the loss of all tokens, whatever the teacher says.
+            self.data_collator = collator.without_scores()
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self.data_collator = collator
 
     def _set_signature_columns_if_needed(self) -> None:
         """Keeps the guided columns, which no argument of the model's forward pass names."""
