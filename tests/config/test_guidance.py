@@ -25,6 +25,8 @@ def test_a_limit_below_that_of_the_smoothing_warns():
     assert GuidanceConfig(top_fraction=0.4).warning is None
     assert GuidanceConfig(window_max_loss=1.0).warning is None
     assert GuidanceConfig(method="cpt", window_max_loss=0.7).warning is None  # it drops nothing
+    assert GuidanceConfig(method="kld").warning is None
+    assert "kld trains on all tokens" in GuidanceConfig(method="kld", top_fraction=0.4).warning
     warning = GuidanceConfig(window_max_loss=0.7).warning
     assert warning.startswith("window_max_loss: 0.7 is below 1 nat a byte")
 

@@ -177,7 +177,7 @@ class GuidanceConfig:
         defaults = {field.name: field.default for field in fields(self)} | {"unit": "token"}
         method = "vocagno" if self.is_own_rule else self.method
         for name, methods in _OPTIONS_OF.items():
-            # kld and uld ignore the quota of the configuration that a run of them varies.
+            # kld and uld ignore the quota of the configuration that a run varies; `warning` tells.
             is_ignored = name == "top_fraction" and self.needs_distributions
             if getattr(self, name) != defaults[name] and method not in methods and not is_ignored:
                 raise ConfigError(
@@ -334,8 +334,10 @@ class GuidanceConfig:
 
     @property
     def warning(self) -> str | None:
-        """Warns of a limit below the smoothing's 1 nat a byte; None for other limits, and where no
-        line is judged (`cpt`)."""
+        """Warns of a limit below the smoothing's 1 nat a byte, and of a quota that the method does
+        not have; None if there is neither, or no line is judged (`cpt`)."""
+        if self.needs_distributions and self.top_fraction is not None:
+            return f"guidance.top_fraction: guidance.method: {self.method} trains on all tokens"
         limit = self.window_max_loss
         return None if limit is None or not self.needs_teacher else low_limit_warning(limit)
 
