@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[1]
 BOUNDS = {
     "lines of code of python/vocagno": 22_400,
     "modules of python/vocagno": 148,
-    "lines of code of research": 2_495,
-    "lines of code of tests": 27_950,
+    "lines of code of research": 2_600,
+    "lines of code of tests": 27_975,
     "lines of code of benches": 4_665,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,

@@ -56,6 +56,8 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
     score "$1" adapted-smollm2/final adapted-smollm2
     score "$1" adapted-smollm2/final adapted-smollm2-short 256 1
     score "$1" adapted/final adapted-short 256 1
+    vocagno prepare "$out/$1/text.jsonl" --tokenizer "$out/smollm2" --eos "<|endoftext|>" --seq_len 256 --out "$out/$1/rows"
+    python -m research.piece_scores "$out/$1/text.jsonl" "$out/$1/rows" "$out/gemma" "$out/$1/pieces" --dtype bfloat16
   fi
   [ -e "$out/$1/oracle" ] || python -m research.known_scores "$out/$1/text.jsonl" "$out/$1/oracle" --kind oracle
   train "$1" "$3" "${@:4}"
@@ -65,7 +67,8 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
 cell dev dev-clean "$out/valid-dev.jsonl" train.steps=24 --seeds 20 --only "naive, 2e-5" "naive, 5e-5" "naive, 1e-4" "naive, 2e-4" \
   "naive, 8e-4" "distill, adapted, 1e-4" "distill, adapted, 2e-4" "distill, adapted" "distill, adapted, 8e-4"
 for seed in "${seeds[@]:-10 11 12}"; do
-  cell clean test-clean "$out/valid-test.jsonl" --seeds $seed --only "naive, micro-batches of 4" "naive, 88 steps" "naive, 88 steps, same text" default "default, adapted" paper distill "distill, adapted" \
+  cell clean test-clean "$out/valid-test.jsonl" --seeds $seed --only "naive, micro-batches of 4" "naive, 88 steps" "naive, 88 steps, same text" default "default, adapted" paper distill "distill, pieces" \
+    "distill, live" "distill, adapted" \
     "distill, adapted, surer" "alm, adapted" "distill, adapted self" "distill, adapted self, live" "kld, adapted self" "distill, adapted self, short" "distill, adapted, short" "distill, adapted, live"
   cell junk test-junk "$out/valid-test.jsonl" --seeds $seed --only default "default, adapted" paper "lines 99 %" "lines 99 %, groups -1" oracle "lines, distill"
 done

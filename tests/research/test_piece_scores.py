@@ -1,0 +1,55 @@
+"""A store of pieces has the losses that the teacher gives at the student's context."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from transformers import AutoModelForCausalLM
+
+from corpora import write_corpus
+from live_documents import DOCUMENTS, pieces
+from method_runs import prepared
+from research.piece_scores import main
+from vocagno import TokenSpans
+from vocagno.teacher.score_store import ScoreStore
+
+
+def test_each_loss_is_that_of_the_student_s_piece(
+    tmp_path, tokenizer_files, teacher_model, monkeypatch
+):
+    documents = list(dict.fromkeys(DOCUMENTS))
+    monkeypatch.setattr("live_documents.DOCUMENTS", documents)  # which `pieces` reads
+    rows, _ = prepared(tmp_path, tokenizer_files, documents)
+    text = write_corpus(tmp_path / "text.jsonl", documents)
+    arguments = [text, rows.folder, teacher_model, tmp_path / "store"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["piece_scores", *map(str, arguments)])
+    main()
+    store, spans = ScoreStore(tmp_path / "store"), TokenSpans(teacher_model)
+    model = AutoModelForCausalLM.from_pretrained(teacher_model).eval()
+    losses = [{} for _ in documents]
+    for number in range(len(rows)):
+        row = rows[number]
+        for document, (own, piece, first_byte) in zip(row.documents, pieces(row), strict=True):
+            tokens = spans.encode([piece])
+            if len(tokens.ids) > 1:
+                ids = torch.from_numpy(tokens.ids.astype(np.int64))[None]
+                with torch.no_grad():
+                    log_p = model(ids).logits[0, :-1].log_softmax(-1)
+                nll = -log_p.gather(1, ids[0, 1:, None])[:, 0].numpy()
+                of_piece = {
+                    (start + first_byte, end + first_byte): loss
+                    for (start, end), loss in zip(tokens.spans[1:].tolist(), nll, strict=True)
+                    if end + first_byte <= own[:, 1].max()
+                }
+                losses[document] = of_piece | losses[document]  # learnt in the first row of both
+    compared = 0
+    for number, expected in enumerate(losses):
+        scores = store.document(number)
+        assert (scores.spans[1:, 0] >= scores.spans[:-1, 0]).all()
+        for span, loss in zip(scores.spans.tolist(), scores.nll.tolist(), strict=True):
+            if np.isfinite(loss):
+                assert loss == pytest.approx(expected[tuple(span)], rel=2e-3, abs=4e-3)
+                compared += 1
+    assert compared > 0.8 * store.num_tokens > 1000
