@@ -25,7 +25,7 @@ BOUNDS = {
     "modules of python/vocagno": 148,
     "lines of code of research": 2_600,
     "lines of code of tests": 27_975,
-    "lines of code of benches": 4_665,
+    "lines of code of benches": 4_670,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
     "project files of a training step": 25,

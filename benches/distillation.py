@@ -88,8 +88,8 @@ class Case:
 
     def difference(self) -> float:
         """The larger relative difference of the gradients of both."""
-        ours, plain = (self.run(kind)[1] for kind in ("ours", "plain"))
-        pairs = zip(ours, plain, strict=True)
+        gradients, plain_gradients = (self.run(kind)[1] for kind in ("ours", "plain"))
+        pairs = zip(gradients, plain_gradients, strict=True)
         return max(float((a - b).norm() / b.norm()) for a, b in pairs)
 
 

@@ -103,19 +103,19 @@ def _sentencepiece_bytes(token: str) -> bytes:
 # ---- aligners, each with what it needs made beforehand
 
 
-def with_vocagno(own: Side, other: Side) -> Prepared:
+def with_vocagno(student: Side, teacher: Side) -> Prepared:
     def links(groups: Any) -> Links:
         ranges = zip(groups.student.tolist(), groups.teacher.tolist(), strict=True)
-        return [(range(*mine), range(*theirs)) for mine, theirs in ranges]
+        return [(range(*rows), range(*teacher_rows)) for rows, teacher_rows in ranges]
 
-    return lambda: vocagno.groups(own.spans, other.spans), links
+    return lambda: vocagno.groups(student.spans, teacher.spans), links
 
 
-def with_numpy(own: Side, other: Side) -> Prepared:
+def with_numpy(student: Side, teacher: Side) -> Prepared:
     """The paper's Algorithm 1, two binary searches over a tokenizer's offsets."""
     (starts, ends), (their_starts, their_ends) = (
         np.ascontiguousarray(np.array(side.encoding.offsets, np.int32).reshape(-1, 2).T)
-        for side in (own, other)
+        for side in (student, teacher)
     )
 
     def align() -> Any:
@@ -127,14 +127,14 @@ def with_numpy(own: Side, other: Side) -> Prepared:
     ]
 
 
-def with_align(own: Side, other: Side) -> Prepared:
+def with_align(student: Side, teacher: Side) -> Prepared:
     def links(ranges: Any) -> Links:
         return [([row], range(*rows)) for row, rows in enumerate(ranges.tolist()) if rows[0] >= 0]
 
-    return lambda: vocagno.align(own.spans, other.spans), links
+    return lambda: vocagno.align(student.spans, teacher.spans), links
 
 
-def with_trl(own: Side, other: Side) -> Prepared:
+def with_trl(student: Side, teacher: Side) -> Prepared:
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     from trl.experimental import utils
     from trl.experimental.gold.gold_trainer import ULDLoss
@@ -144,7 +144,7 @@ def with_trl(own: Side, other: Side) -> Prepared:
     utils.is_byte_level_tokenizer = _kind_of_trl
     sides = [
         utils.encode_with_byte_offsets(side.tokenizer.backend, [side.text])[0][1]
-        for side in (own, other)
+        for side in (student, teacher)
     ]
     return lambda: ULDLoss._align_by_byte_offsets(*sides), lambda groups: zip(*groups, strict=True)
 
@@ -160,9 +160,9 @@ def _kind_of_trl(backend: Any) -> Any:
 
 
 def _of_strings(package: str) -> Callable[[Side, Side], Prepared]:
-    def prepare(own: Side, other: Side) -> Prepared:
+    def prepare(student: Side, teacher: Side) -> Prepared:
         get_alignments = importlib.import_module(package).get_alignments
-        strings = own.strings, other.strings
+        strings = student.strings, teacher.strings
         return lambda: get_alignments(*strings), lambda answer: [
             ([row], rows) for row, rows in enumerate(answer[0])
         ]
@@ -171,17 +171,17 @@ def _of_strings(package: str) -> Callable[[Side, Side], Prepared]:
 
 
 def _merged(aligner: str, *arguments: str) -> Callable[[Side, Side], Prepared]:
-    def prepare(own: Side, other: Side) -> Prepared:
+    def prepare(student: Side, teacher: Side) -> Prepared:
         import merge_tokenizers
         from merge_tokenizers.types import TokenizedPair
 
-        sides = {"tokens_a": own.encoding.tokens, "tokens_b": other.encoding.tokens}
-        offsets = {"spans_a": own.encoding.offsets, "spans_b": other.encoding.offsets}
-        pair = TokenizedPair(**sides, **offsets, text=own.text)
+        sides = {"tokens_a": student.encoding.tokens, "tokens_b": teacher.encoding.tokens}
+        offsets = {"spans_a": student.encoding.offsets, "spans_b": teacher.encoding.offsets}
+        pair = TokenizedPair(**sides, **offsets, text=student.text)
         align_pair = getattr(merge_tokenizers, aligner)(*arguments).align_pair
 
         def links(answer: Any) -> Links:
-            return [([each.position_a], each.positions_b) for each in answer.positions]
+            return [([place.position_a], place.positions_b) for place in answer.positions]
 
         return lambda: align_pair(pair), links
 
@@ -189,9 +189,9 @@ def _merged(aligner: str, *arguments: str) -> Callable[[Side, Side], Prepared]:
 
 
 def with_rllm(module: Any) -> Callable[[Side, Side], Prepared]:
-    def prepare(own: Side, other: Side) -> Prepared:
+    def prepare(student: Side, teacher: Side) -> Prepared:
         made = []
-        for side in (own, other):
+        for side in (student, teacher):
             names = SimpleNamespace(convert_ids_to_tokens=lambda ids, s=side: s.encoding.tokens)
             offsets, text = module.build_byte_offsets(names, side.encoding.ids)
             region = module.find_content_byte_ranges(text, "", side.text)["content"]  # or KeyError
@@ -210,9 +210,9 @@ def with_tokenkit(module: Any) -> Callable[[Side, Side], Prepared]:
     letter_of = {byte: letter for letter, byte in LETTERS.items()}
     nothing = SimpleNamespace(model_kind_cls=SimpleNamespace(replacements={}))
 
-    def prepare(own: Side, other: Side) -> Prepared:
+    def prepare(student: Side, teacher: Side) -> Prepared:
         sides = []
-        for side in (own, other):
+        for side in (student, teacher):
             tokens = side.encoding.tokens
             if not side.tokenizer.is_byte_level:
                 pieces = map(_sentencepiece_bytes, tokens)
@@ -278,8 +278,8 @@ def linked_groups(links: Links, sides: list[list[bytes]]) -> Iterator[tuple[Any,
             node = parent[node]
         return node
 
-    for rows, others in links:
-        nodes = [(0, int(row)) for row in rows] + [(1, int(row)) for row in others]
+    for rows, teacher_rows in links:
+        nodes = [(0, int(row)) for row in rows] + [(1, int(row)) for row in teacher_rows]
         nodes = [(side, row) for side, row in nodes if 0 <= row < len(sides[side])]
         for node in nodes:
             if sides[node[0]][node[1]]:
@@ -288,7 +288,9 @@ def linked_groups(links: Links, sides: list[list[bytes]]) -> Iterator[tuple[Any,
     for side, row in list(parent):
         groups.setdefault(root((side, row)), (set(), set()))[side].add(row)
     yield from (
-        (frozenset(own), frozenset(other)) for own, other in groups.values() if own and other
+        (frozenset(student), frozenset(teacher))
+        for student, teacher in groups.values()
+        if student and teacher
     )
 
 
@@ -316,7 +318,7 @@ class Tally:
     texts: int = 0
     refused: int = 0
     seconds: float = 0.0
-    ours: float = 0.0
+    our_seconds: float = 0.0
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, np.int64))
     reasons: dict[str, int] = field(default_factory=dict)
 
@@ -336,14 +338,14 @@ def shortest(call: Callable[[], Any]) -> float:
 
 def measure(prepare: Any, pairs: list[tuple[Side, Side]], seconds: float) -> Tally:
     tally, spent = Tally(), 0.0
-    for own, other in pairs:
-        pieces = [side.bytes_of_tokens() for side in (own, other)]
+    for student, teacher in pairs:
+        pieces = [side.bytes_of_tokens() for side in (student, teacher)]
         if None in pieces:
             continue
         tally.texts += 1
         tally.tokens += sum(map(bool, pieces[0]))
         try:
-            align, links = prepare(own, other)
+            align, links = prepare(student, teacher)
             started = time.process_time()
             counts = count(links(align()), pieces)
         except REFUSALS as error:
@@ -353,7 +355,7 @@ def measure(prepare: Any, pairs: list[tuple[Side, Side]], seconds: float) -> Tal
             continue
         tally.counts += counts
         tally.seconds += shortest(align)
-        tally.ours += shortest(with_vocagno(own, other)[0])
+        tally.our_seconds += shortest(with_vocagno(student, teacher)[0])
         spent += time.process_time() - started
         if spent > seconds:
             break
@@ -365,7 +367,7 @@ def batch_ratio(pairs: list[tuple[Side, Side]]) -> float:
     batch: list[Any] = []
     cu_seqlens: list[Any] = []
     for side in zip(*pairs, strict=True):
-        batch.append(np.concatenate([each.spans for each in side]))
+        batch.append(np.concatenate([text.spans for text in side]))
         cu_seqlens.append(np.cumsum([0, *(len(each.spans) for each in side)]))
     names = "student_cu_seqlens", "teacher_cu_seqlens"
     boundaries = dict(zip(names, cu_seqlens, strict=True))
@@ -384,8 +386,12 @@ def readings(files: list[Path], texts: list[str]) -> list[tuple[Side, Side]]:
         tokenizer = Reader(backend, is_byte_level)
         encodings = backend.encode_batch(texts, add_special_tokens=False)
         read = [spans.encode([text]).spans for text in texts]
-        sides.append([Side(tokenizer, *each) for each in zip(texts, encodings, read, strict=True)])
-    pairs = [pair for own, other in combinations(sides, 2) for pair in zip(own, other, strict=True)]
+        sides.append([Side(tokenizer, *row) for row in zip(texts, encodings, read, strict=True)])
+    pairs = [
+        pair
+        for student, teacher in combinations(sides, 2)
+        for pair in zip(student, teacher, strict=True)
+    ]
     random.Random(0).shuffle(pairs)
     return pairs
 
@@ -434,7 +440,7 @@ def main() -> None:
             continue
         shares = [tally.refused / tally.texts, *tally.counts / tally.tokens]
         cells = " | ".join(f"{share:.2%}" for share in shares)
-        ratio = f"{tally.seconds / tally.ours:,.3g}" if tally.ours else "-"
+        ratio = f"{tally.seconds / tally.our_seconds:,.3g}" if tally.our_seconds else "-"
         print(f"| {name} | {version} | {tally.texts:,} | {cells} | {ratio} |", flush=True)
         skipped += [f"{name} refused {n}: {reason}" for reason, n in tally.reasons.items()]
     print(f"\nOne call of `vocagno.groups` for 500 readings: {batch_ratio(pairs[:500]):.2f}")

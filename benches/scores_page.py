@@ -22,9 +22,9 @@ def main() -> None:
         kinds.setdefault(line["what"], []).append(line)
     sections = [
         part
-        for what, (title, section) in SECTIONS.items()
-        if what in kinds
-        for part in ("", f"### {title}", "", *section(kinds[what]), "", origin(kinds[what]))
+        for kind, (title, section) in SECTIONS.items()
+        if kind in kinds
+        for part in ("", f"### {title}", "", *section(kinds[kind]), "", origin(kinds[kind]))
     ]
     text = page.read_text(encoding="utf-8")
     before, after = text.split(BEGIN)[0], text.split(END)[1]

@@ -35,17 +35,17 @@ def losses(name: str, text: str) -> tuple[np.ndarray, np.ndarray]:
 if len(sys.argv) != 4:
     sys.exit(__doc__)
 text = Path(sys.argv[3]).read_text("utf-8")
-(own, own_nll), (other, other_nll) = (losses(name, text) for name in sys.argv[1:3])
-groups = vocagno.groups(own, other)
-a = vocagno.reduce(own_nll, groups.student, how="sum")
+(spans, nll), (other_spans, other_nll) = (losses(name, text) for name in sys.argv[1:3])
+groups = vocagno.groups(spans, other_spans)
+a = vocagno.reduce(nll, groups.student, how="sum")
 b = vocagno.reduce(other_nll, groups.teacher, how="sum")
 both = np.log(2) - np.logaddexp(-a, -b)
 
 size = len(text.encode())
-for name, nll in ((sys.argv[1], a), (sys.argv[2], b), ("both together", both)):
-    print(f"{nll.sum() / np.log(2) / size:.3f} bits a byte: {name}")
-starts = own[groups.student[:, 0], 0]
-stops = own[groups.student[:, 1] - 1, 1]
+for name, nats in ((sys.argv[1], a), (sys.argv[2], b), ("both together", both)):
+    print(f"{nats.sum() / np.log(2) / size:.3f} bits a byte: {name}")
+starts = spans[groups.student[:, 0], 0]
+stops = spans[groups.student[:, 1] - 1, 1]
 for group in np.argsort(a - b)[[0, -1]]:
     piece = text.encode()[starts[group] : stops[group]].decode(errors="replace")
     print(f"{piece!r}: {a[group]:.2f} and {b[group]:.2f} nats")

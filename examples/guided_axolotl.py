@@ -42,7 +42,7 @@ class GuidedPlugin(BasePlugin):
     def load_datasets(self, cfg, preprocess=False):
         if cfg.sample_packing or cfg.val_set_size or cfg.test_datasets:
             raise ValueError("sample_packing, val_set_size and test_datasets are not supported")
-        texts = Dataset.from_json([one.path for one in cfg.datasets])
+        texts = Dataset.from_json([dataset.path for dataset in cfg.datasets])
         scores, length = ScoreStore(Path(cfg.teacher_scores)), cfg.sequence_len
         columns = guided.add_teacher_loss(
             texts, load_tokenizer(cfg), scores, GUIDANCE, max_length=length

@@ -28,11 +28,11 @@ DISTILL = GuidanceConfig(method="distill", distill_where="all", window_max_loss=
 @cache
 def baked(prefix, bucket_key=None):
     """The streams of a token file, opened once in each process."""
-    found = BakedLosses(f"{prefix}.baked")
-    found.check(prefix)
-    if found.has_candidates and found.bucket_key != bucket_key:
-        raise ValueError(f"{found.folder}: not over the buckets whose bucket_key guided() has")
-    return found
+    losses = BakedLosses(f"{prefix}.baked")
+    losses.check(prefix)
+    if losses.has_candidates and losses.bucket_key != bucket_key:
+        raise ValueError(f"{losses.folder}: not over the buckets whose bucket_key guided() has")
+    return losses
 
 
 class Parallel:
@@ -57,11 +57,11 @@ def guided(dataset_class, bucket_key=None):
     class Guided(dataset_class):
         def __getitem__(self, idx):
             item = super().__getitem__(idx)
-            found = baked(self.dataset.path_prefix, bucket_key)
-            item["token_weights"] = self.of_labels(idx, found.weights) / 255
-            if found.has_candidates:
-                item["candidates"] = self.of_labels(idx, found.candidates)
-                item["candidate_mass"] = self.of_labels(idx, found.candidate_mass).float()
+            streams = baked(self.dataset.path_prefix, bucket_key)
+            item["token_weights"] = self.of_labels(idx, streams.weights) / 255
+            if streams.has_candidates:
+                item["candidates"] = self.of_labels(idx, streams.candidates)
+                item["candidate_mass"] = self.of_labels(idx, streams.candidate_mass).float()
             return item
 
         def of_labels(self, idx, stream):
@@ -107,12 +107,12 @@ class GuidedCrossEntropy:
 
     def __init__(self, weight, buckets=None, **candidates):
         weight = weight.reshape(1, -1)
-        given = {name: one.reshape(1, -1, one.shape[-1]) for name, one in candidates.items()}
-        if (buckets is None) != (not given):
+        columns = {name: x.reshape(1, -1, x.shape[-1]) for name, x in candidates.items()}
+        if (buckets is None) != (not columns):
             raise ValueError("candidates and the table of their buckets are needed together")
         # No loss of the teacher decides: the weights are made, and candidates are used everywhere.
         self.teacher = GuidanceTensors(
-            teacher_loss=torch.zeros_like(weight), weight=weight, buckets=buckets, **given
+            teacher_loss=torch.zeros_like(weight), weight=weight, buckets=buckets, **columns
         )
         self.guidance = DISTILL if candidates else GuidanceConfig()
 
@@ -133,8 +133,8 @@ def guided_trainer(trainer_class, buckets=None):
 
     class Guided(trainer_class):
         def post_dataloading_process(self, input_dict, labels):
-            given = {name: input_dict.pop(name) for name in STREAMS if name in input_dict}
-            self.loss_fn = GuidedCrossEntropy(buckets=buckets, **given)
+            streams = {name: input_dict.pop(name) for name in STREAMS if name in input_dict}
+            self.loss_fn = GuidedCrossEntropy(buckets=buckets, **streams)
             return super().post_dataloading_process(input_dict, labels)
 
     return Guided

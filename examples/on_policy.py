@@ -92,8 +92,8 @@ async def reward_func(args, sample, **_):
     }
     async with aiohttp.ClientSession() as session, session.post(args.rm_url, json=request) as reply:
         reply.raise_for_status()
-        found = (await reply.json())["meta_info"]["input_token_logprobs"]
-    return [(index, logprob) for logprob, index, *_ in found[num_added + both.text(1).start :]]
+        logprobs = (await reply.json())["meta_info"]["input_token_logprobs"]
+    return [(index, logprob) for logprob, index, *_ in logprobs[num_added + both.text(1).start :]]
 
 
 def post_process_rewards(args, samples, **_):
@@ -101,10 +101,10 @@ def post_process_rewards(args, samples, **_):
     for sample in samples:
         scored = sample.get_reward_value(args)
         ids, logprobs = [index for index, _ in scored], [logprob for _, logprob in scored]
-        found = credited(sampled_ids(sample), ids, logprobs, sample.rollout_log_probs)
-        is_known = np.isfinite(found)
-        sample.loss_mask = np.where(is_known, sample.loss_mask or [1] * len(found), 0).tolist()
-        sample.teacher_log_probs = torch.tensor(np.where(is_known, found, 0.0)).float()
+        credits = credited(sampled_ids(sample), ids, logprobs, sample.rollout_log_probs)
+        is_known = np.isfinite(credits)
+        sample.loss_mask = np.where(is_known, sample.loss_mask or [1] * len(credits), 0).tolist()
+        sample.teacher_log_probs = torch.tensor(np.where(is_known, credits, 0.0)).float()
     return [0.0] * len(samples), [0.0] * len(samples)
 
 
@@ -117,19 +117,19 @@ class AcrossTokenizers:
     def __init__(self, manager):
         self.manager = manager
 
-    async def compute_teacher_logprobs(self, prompt_ids, response_ids, response_logprobs, **more):
+    async def compute_teacher_logprobs(self, prompt_ids, response_ids, response_logprobs, **extra):
         """For `_compute_teacher_logprobs` of an agent loop, in the place of its own call."""
         student, teacher = tokenizer("STUDENT"), tokenizer("TEACHER")
         both = teacher.encode([prompt_of(student, prompt_ids), text_of(response_ids)])
         asked, num_added = with_bos(teacher, both.ids)
-        _, found = await self.manager.compute_teacher_logprobs_single(asked, **more)
+        _, logprobs_T1 = await self.manager.compute_teacher_logprobs_single(asked, **extra)
         first = num_added + both.text(1).start
-        logprobs = found[first - 1 : -1, 0].numpy()  # what predicts the response
+        logprobs = logprobs_T1[first - 1 : -1, 0].numpy()  # what predicts the response
         ids = both.ids[both.text(1)]
         credits = credited(response_ids, ids, logprobs, response_logprobs)
-        own = np.asarray(response_logprobs)
         rows = torch.zeros(len(prompt_ids) + len(response_ids), 1)
         # The student's own where the teacher has none: no difference, so no gradient.
-        rows[len(prompt_ids) - 1 : -1, 0] = torch.tensor(np.where(np.isnan(credits), own, credits))
+        filled = np.where(np.isnan(credits), response_logprobs, credits)
+        rows[len(prompt_ids) - 1 : -1, 0] = torch.tensor(filled)
         sequence = torch.tensor([*prompt_ids[1:], *response_ids, 0], dtype=torch.int32)
         return sequence[:, None], rows

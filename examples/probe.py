@@ -67,15 +67,15 @@ def labels_of(text: str, spans: np.ndarray) -> np.ndarray:
 
 def probe(states: torch.Tensor, targets: np.ndarray) -> np.ndarray:
     """Scores of all tokens, from 0 to 1, learnt from those whose target is not NaN."""
-    known = torch.from_numpy(~np.isnan(targets)).to(states.device)
-    inputs = (states - states[known].mean(0)) / (states[known].std(0) + 1e-6)
-    learnt, wanted = inputs[known], torch.from_numpy(targets).to(states)[known]
+    has_target = torch.from_numpy(~np.isnan(targets)).to(states.device)
+    inputs = (states - states[has_target].mean(0)) / (states[has_target].std(0) + 1e-6)
+    learnt, learnt_targets = inputs[has_target], torch.from_numpy(targets).to(states)[has_target]
     linear = torch.nn.Linear(states.shape[1], 1, device=states.device)
     optimizer = torch.optim.LBFGS(linear.parameters(), max_iter=100, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
-        value = binary_cross_entropy_with_logits(linear(learnt)[:, 0], wanted)
+        value = binary_cross_entropy_with_logits(linear(learnt)[:, 0], learnt_targets)
         value = value + 1e-4 * linear.weight.square().sum()
         value.backward()
         return value
@@ -118,13 +118,13 @@ from_carried = probe(student.states, np.where(student.held_out, np.nan, carried)
 from_labels = probe(student.states, np.where(student.held_out, np.nan, student.labels))
 
 print("  tokens  majority  accuracy")
-for what, side, found in (
+for description, side, predictions in (
     ("teacher's probe on its own tokens", teacher, scores),
     ("its scores, carried to the student's tokens", student, carried),
     ("student's probe, from the carried scores", student, from_carried),
     ("student's probe, from the labels, to compare", student, from_labels),
 ):
-    tested = side.held_out & ~np.isnan(side.labels) & ~np.isnan(found)
-    wanted = side.labels[tested]
-    share, accuracy = wanted.mean(), ((found[tested] >= 0.5) == wanted).mean()
-    print(f"{len(wanted):8,}  {max(share, 1 - share):8.1%}  {accuracy:8.1%}  {what}")
+    tested = side.held_out & ~np.isnan(side.labels) & ~np.isnan(predictions)
+    labels = side.labels[tested]
+    share, accuracy = labels.mean(), ((predictions[tested] >= 0.5) == labels).mean()
+    print(f"{len(labels):8,}  {max(share, 1 - share):8.1%}  {accuracy:8.1%}  {description}")

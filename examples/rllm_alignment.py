@@ -98,8 +98,8 @@ def align_teacher_logprobs(
             logger.warning("no signal: the ids of one side do not have the text of the message")
             return list(student_logprobs)
         # Within a part both sides count its bytes; tokens outside become empty.
-        own, other = (spans - at).clip(0, size), (teacher_spans - teacher_at).clip(0, size)
-        pairs.append(shared(own, other))
+        student_side = (spans - at).clip(0, size)
+        pairs.append(shared(student_side, (teacher_spans - teacher_at).clip(0, size)))
     rows, teacher_rows = np.unique(np.concatenate(pairs), axis=0).T
     uses = np.bincount(teacher_rows, minlength=len(teacher_ids))
     is_missing = teacher_rows >= len(teacher_logprobs)  # the teacher was cut

@@ -216,8 +216,8 @@ QUOTAS: dict[str, Callable[[Array], tuple[Array, float | None]]] = {
 @cache
 def of_many_contexts(name: str) -> tuple[float | None, Array, Array]:
     """The threshold at the end, and of all contexts of the student: texts, students."""
-    alone, others = np.arange(NUM_ALONE), np.arange(NUM_CONTEXTS - NUM_ALONE)
-    seen_as = np.concatenate([alone, NUM_ALONE + others // MERGED])
+    alone, merged = np.arange(NUM_ALONE), np.arange(NUM_CONTEXTS - NUM_ALONE)
+    seen_as = np.concatenate([alone, NUM_ALONE + merged // MERGED])
     belongs = (seen_as == np.arange(seen_as[-1] + 1)[:, None]).astype(float)
     texts = normalized(belongs @ CONTEXTS)
     logits = np.zeros_like(texts)
@@ -312,8 +312,12 @@ def main() -> None:
 
 def _print(name: str, cells: Sequence[Any]) -> None:
     words = (
-        "-" if one is None else one if isinstance(one, str) else f"{round(float(one), 3) + 0.0:.3f}"
-        for one in cells
+        "-"
+        if cell is None
+        else cell
+        if isinstance(cell, str)
+        else f"{round(float(cell), 3) + 0.0:.3f}"
+        for cell in cells
     )
     print(f"| {name} |", " | ".join(words), "|")
 

@@ -77,7 +77,7 @@ class PieceTeacher(Teacher):
         ]
         scores = iter(super().score([part for part, _ in parts], advance))
         starts = iter(start for _, start in parts)
-        return [_joined([_learnt(next(scores), next(starts), p) for p in own]) for own in pieces]
+        return [_joined([_learnt(next(scores), next(starts), p) for p in cuts]) for cuts in pieces]
 
 
 def _characters(text: str, piece: Piece) -> tuple[str, int]:

@@ -115,10 +115,10 @@ def table(timed: Sequence[Timed]) -> str:
     }
     for run in timed:
         cells = [f"{1000 * median(seconds):,.0f}" for seconds in run.seconds.values()]
-        own, first = steps[run.name], steps[timed[0].name]
+        seconds, first_seconds = steps[run.name], steps[timed[0].name]
         # The ratio of each round, as a round meets the same load of the machine.
-        ratio = median(mine / theirs for mine, theirs in zip(own, first, strict=True))
-        cells += [f"{1000 * median(own):,.0f}", f"{ratio:.3f}"]
+        ratio = median(a / b for a, b in zip(seconds, first_seconds, strict=True))
+        cells += [f"{1000 * median(seconds):,.0f}", f"{ratio:.3f}"]
         lines.append(f"| {run.name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -31,11 +31,11 @@ def main() -> None:
     (folder / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
     student, teacher = map(TokenSpans, train_tokenizers(texts, folder))
     write_drawn_scores(folder / "scores", teacher, texts)
-    own, eos = student.encode(texts), student.token_id(EOS)
-    ids = [np.append(own.ids[own.text(index)], eos) for index in range(len(texts))]
-    tokens = np.concatenate(ids).astype(np.uint16)
-    np.save(folder / "tokens.npy", tokens)
-    tokens.tofile(folder / "raw.npy")  # as OLMo-core has it, without a header
+    tokens, eos = student.encode(texts), student.token_id(EOS)
+    ids = [np.append(tokens.ids[tokens.text(index)], eos) for index in range(len(texts))]
+    token_ids = np.concatenate(ids).astype(np.uint16)
+    np.save(folder / "tokens.npy", token_ids)
+    token_ids.tofile(folder / "raw.npy")  # as OLMo-core has it, without a header
     bake(folder, "tokens.npy", "--eos", EOS)
     bake(folder, "raw.npy", "--eos", EOS, "--dtype", "uint16")
 

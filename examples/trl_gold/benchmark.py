@@ -47,14 +47,14 @@ VERSION = "1.16.0"
 Offsets = list[tuple[int, int]]
 
 
-def patched(folder: Path) -> Path:
-    """A copy of the installed TRL in `folder`, with the patch and its tests: the folder.
+def patch_trl(folder: Path) -> Path:
+    """Copies the installed TRL into `folder`, with the patch and its tests. Returns the folder.
 
     Raises: RuntimeError for another version of TRL.
     """
-    if (found := importlib.metadata.version("trl")) != VERSION:
+    if (installed := importlib.metadata.version("trl")) != VERSION:
         raise RuntimeError(
-            f"{PATCH.name} is for trl {VERSION}, and trl is {found}: install {VERSION}"
+            f"{PATCH.name} is for trl {VERSION}, and trl is {installed}: install {VERSION}"
         )
     shutil.copytree(Path(trl.__file__).parent, folder / "trl")
     command = ["git", "apply", "--unidiff-zero", "--include=trl/*", "--include=tests/*"]
@@ -76,38 +76,42 @@ def gold_trainer(folder: Path | None = None) -> Any:
         sys.path.remove(str(folder))
 
 
-def given(trainer: Any, own: Any, other: Any, text: str) -> list[tuple[list[int], Offsets]]:
-    """Ids and offsets of both sides for a completion of a dataset."""
+def read_completion(
+    trainer: Any, student: Any, teacher: Any, text: str
+) -> list[tuple[list[int], Offsets]]:
+    """Reads ids and offsets of both sides for a completion of a dataset."""
     encode = trainer.encode_with_byte_offsets
-    return [encode(side.backend_tokenizer, [text])[0] for side in (own, other)]
+    return [encode(side.backend_tokenizer, [text])[0] for side in (student, teacher)]
 
 
-def sampled(trainer: Any, own: Any, other: Any, ids: list[int]) -> list[tuple[list[int], Offsets]]:
-    """The same for sampled ids, of which the teacher reads the text."""
+def read_sampled(
+    trainer: Any, student: Any, teacher: Any, ids: list[int]
+) -> list[tuple[list[int], Offsets]]:
+    """Reads ids and offsets of both sides for sampled ids, of which the teacher reads the text."""
     self = trainer.GOLDTrainer.__new__(trainer.GOLDTrainer)
-    self.use_uld_loss, self.teacher_tokenizer, self._tokenizer = True, other, own
+    self.use_uld_loss, self.teacher_tokenizer, self._tokenizer = True, teacher, student
     self.uld_loss_fn = SimpleNamespace(use_extended_uld=True)
     labels = torch.tensor([ids])
-    text = own.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    text = student.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     batch = {"input_ids": labels, "labels": labels, "original_completion_text": [text]}
     self._maybe_add_completion_byte_offsets(batch)
-    teacher = trainer.build_teacher_inputs_from_texts(
-        other, ["a"], batch["original_completion_text"]
-    )
-    is_answer = teacher[1][0] != -100
-    read, offsets = teacher[0][0][is_answer].tolist(), teacher[3][0][is_answer].tolist()
-    return [(ids, batch["byte_offsets"][0].tolist()), (read[:-1], offsets[:-1])]  # without EOS
+    read_ids, labels, _, offsets = trainer.build_teacher_inputs_from_texts(
+        teacher, ["a"], batch["original_completion_text"]
+    )[:4]
+    is_answer = labels[0] != -100
+    answer, offsets = read_ids[0][is_answer].tolist(), offsets[0][is_answer].tolist()
+    return [(ids, batch["byte_offsets"][0].tolist()), (answer[:-1], offsets[:-1])]  # without EOS
 
 
-def kept(pieces: Any, ids: Any, groups: Any) -> tuple[int, int]:
-    """The student tokens in groups with the same text on both sides, and those in other groups."""
+def count_matches(pieces: Any, ids: Any, groups: Any) -> tuple[int, int]:
+    """Counts the student tokens in groups with the same text on both sides, and in others."""
     right = wrong = 0
     for rows in zip(*groups, strict=True):
         if not all(rows):
             continue
         texts = [
-            _text(of_id, [side[row] for row in own])
-            for of_id, side, own in zip(pieces, ids, rows, strict=True)
+            _text(of_id, [side[row] for row in of_group])
+            for of_id, side, of_group in zip(pieces, ids, rows, strict=True)
         ]
         is_right = texts[0] == texts[1]
         if 0 in rows[0]:  # a space before the text is a tokenizer's
@@ -121,32 +125,32 @@ def _text(piece_of_id: list[bytes | None], ids: list[int]) -> str:
     return unicodedata.normalize("NFC", pieces.decode(errors="surrogateescape"))
 
 
-def measured(trainer: Any, read: Callable[..., Any], sides: Any, pieces: Any, inputs: Any) -> Any:
-    """Counts of tokens (kept, misaligned) and milliseconds (reading, aligning) over all inputs."""
+def measure(trainer: Any, read: Callable[..., Any], sides: Any, pieces: Any, inputs: Any) -> Any:
+    """Counts tokens (kept, misaligned) and milliseconds (reading, aligning) over all inputs."""
     right = wrong = 0
     times = [0.0, 0.0]
     refused: Counter[str] = Counter()
-    for one in inputs:
+    for completion in inputs:
         try:
-            (ids, own), (read_ids, other) = read(trainer, *sides, one)
+            (ids, offsets), (read_ids, read_offsets) = read(trainer, *sides, completion)
         except (NotImplementedError, ValueError) as error:
             refused[f"{type(error).__name__}: {str(error)[:70]}"] += 1
             continue
-        align = partial(aligned, trainer, *(torch.tensor(side) for side in (own, other)))
-        found = kept(pieces, (ids, read_ids), align())
-        right, wrong = right + found[0], wrong + found[1]
-        times[0] += shortest(partial(read, trainer, *sides, one))
+        align = partial(groups_of, trainer, torch.tensor(offsets), torch.tensor(read_offsets))
+        counts = count_matches(pieces, (ids, read_ids), align())
+        right, wrong = right + counts[0], wrong + counts[1]
+        times[0] += shortest(partial(read, trainer, *sides, completion))
         times[1] += shortest(align)
     for message, number in refused.items():
         print(f"{number} refused: {message} ...", file=sys.stderr)
     return right, wrong, *times
 
 
-def aligned(trainer: Any, own: torch.Tensor, other: torch.Tensor) -> Any:
+def groups_of(trainer: Any, student: torch.Tensor, teacher: torch.Tensor) -> Any:
     """The groups, from the tensors that the loss has: before, it makes lists of them."""
     if not hasattr(trainer, "is_vocagno_available"):
-        own, other = own.tolist(), other.tolist()
-    return trainer.ULDLoss._align_by_byte_offsets(own, other)
+        student, teacher = student.tolist(), teacher.tolist()
+    return trainer.ULDLoss._align_by_byte_offsets(student, teacher)
 
 
 def shortest(function: Callable[[], Any]) -> float:
@@ -166,22 +170,24 @@ def main(student: str, teacher: str, file: str, number: str = "64") -> None:
         ]
     spans = [vocagno.TokenSpans.from_pretrained(name) for name in (student, teacher)]
     sides = [
-        PreTrainedTokenizerFast(tokenizer_object=one.tokenizer_copy(), eos_token=end, pad_token=end)
-        for one, end in zip(spans, map(_end, spans), strict=True)
+        PreTrainedTokenizerFast(
+            tokenizer_object=side.tokenizer_copy(), eos_token=end, pad_token=end
+        )
+        for side, end in zip(spans, map(_end, spans), strict=True)
     ]
-    pieces = [one.pieces() for one in spans]
+    pieces = [side.pieces() for side in spans]
     ids = [sides[0](text, add_special_tokens=False)["input_ids"] for text in texts]
-    halves = [[*one[: (len(one) + 1) // 2], sides[0].eos_token_id] for one in ids]
+    halves = [[*text_ids[: (len(text_ids) + 1) // 2], sides[0].eos_token_id] for text_ids in ids]
     with tempfile.TemporaryDirectory() as folder:
-        versions = {"before": gold_trainer(), "after": gold_trainer(patched(Path(folder)))}
+        versions = {"before": gold_trainer(), "after": gold_trainer(patch_trl(Path(folder)))}
         print("| completions | tokens | GOLD | kept | misaligned | ids and offsets | groups |")
         print("|---|---|---|---|---|---|---|")
         for kind, read, inputs, total in (
-            ("given", given, texts, sum(map(len, ids))),
-            ("sampled", sampled, halves, sum(map(len, halves))),
+            ("given", read_completion, texts, sum(map(len, ids))),
+            ("sampled", read_sampled, halves, sum(map(len, halves))),
         ):
             for name, trainer in versions.items():
-                right, wrong, reading, aligning = measured(trainer, read, sides, pieces, inputs)
+                right, wrong, reading, aligning = measure(trainer, read, sides, pieces, inputs)
                 shares = f"{right / total:.2%} | {wrong / total:.2%}"
                 print(f"| {kind} | {total:,} | {name} | {shares}", end=" | ")
                 print(f"{reading:.0f} ms | {aligning:.1f} ms |")

@@ -209,9 +209,9 @@ def _held_out_losses(entry: Entry) -> tuple[float, dict[str, float] | None]:
     assert entry.validation_loss is not None
     if not entry.validation_losses:
         return round(entry.validation_loss, 6), None
-    first, *others = (round(loss, 6) for loss in entry.validation_losses.values())
+    first, *later = (round(loss, 6) for loss in entry.validation_losses.values())
     names = list(entry.validation_losses)[1:]
-    return first, dict(zip(names, others, strict=True))
+    return first, dict(zip(names, later, strict=True))
 
 
 def _ask_checkpoints(folder: Path, requirements: Requirements, measured: Measured) -> Measured:
