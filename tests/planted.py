@@ -26,7 +26,7 @@ class Fault(NamedTuple):
     """The module, below python/vocagno. If the text moved, the only module that has it."""
     old: str
     new: str
-    what: str
+    effect: str
     tests: str
     """The file below tests whose quick tests should see it (its folder if the file is gone), or
     one test in it, which may be slow."""
@@ -207,50 +207,50 @@ def planted(root: Path, fault: Fault) -> tuple[Path, str] | None:
     return path, sources[path].replace(fault.old, fault.new)
 
 
-def run_tests(root: Path, tests: Collection[str], *more: str) -> tuple[int, str]:
+def run_tests(root: Path, tests: Collection[str], *options: str) -> tuple[int, str]:
     """The exit status of pytest (0: passed, 1: failed, others: could not run), and what it says of
     the first test that failed, or of all."""
     paths, name = {"tests"}, ""
     if tests:
-        parts = [one.partition("::") for one in tests]
+        parts = [test.partition("::") for test in tests]
         names = [Path("tests", file) for file, _, _ in parts]
         paths = {path if (root / path).exists() else path.parent for path in names}
         name = parts[0][2]
     chosen = ["-k", name] if name else ["-m", "not slow and not gpu"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb", "short"]
     # Python takes a module of the same size and second for the one that it has compiled.
-    given = {"PYTHONPATH": str(root / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {"PYTHONPATH": str(root / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        found = subprocess.run(
-            [*command, *chosen, *more, *sorted(map(str, paths))],
+        process = subprocess.run(
+            [*command, *chosen, *options, *sorted(map(str, paths))],
             cwd=root,
-            env={"OMP_NUM_THREADS": "1", **os.environ, **given},
+            env={"OMP_NUM_THREADS": "1", **os.environ, **variables},
             capture_output=True,
             text=True,
             timeout=_SECONDS,
         )
     except subprocess.TimeoutExpired:
         return 1, "timed out"
-    lines = found.stdout.splitlines()
+    lines = process.stdout.splitlines()
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    return found.returncode, (failed or lines[-1:] or [found.stderr[-300:]])[0]
+    return process.returncode, (failed or lines[-1:] or [process.stderr[-300:]])[0]
 
 
 def carry_out(root: Path, number: int, all_tests: bool) -> bool:
     """Plants a fault in a copy of the tree; whether the tests see it."""
     fault, began = FAULTS[number - 1], time.monotonic()
-    found = planted(root, fault)
-    assert found is not None  # `main` has looked
-    path, source = found
+    place = planted(root, fault)
+    assert place is not None  # `main` has looked
+    path, source = place
     whole = path.read_text(encoding="utf-8")
     path.write_text(source, encoding="utf-8")
     try:
-        status, told = run_tests(root, [] if all_tests else [fault.tests], "-x")
+        status, line = run_tests(root, [] if all_tests else [fault.tests], "-x")
     finally:
         path.write_text(whole, encoding="utf-8")
     result = {0: "SURVIVED", 1: "caught"}.get(status, "ERROR")
     seconds = time.monotonic() - began
-    print(f"{number:3} {result:8} {seconds:4.0f} s  {fault.what}\n      {told[:150]}", flush=True)
+    print(f"{number:3} {result:8} {seconds:4.0f} s  {fault.effect}\n      {line[:150]}", flush=True)
     return status == 1
 
 
@@ -263,12 +263,12 @@ def main() -> int:
     )
     parser.add_argument("--all-tests", action="store_true", help="run all quick tests for each")
     arguments = parser.parse_args()
-    wanted = arguments.only or list(numbers)
-    places = {number: planted(ROOT, FAULTS[number - 1]) for number in wanted}
+    chosen = arguments.only or list(numbers)
+    places = {number: planted(ROOT, FAULTS[number - 1]) for number in chosen}
     if arguments.list:
         for number, place in places.items():
             where = place[0].relative_to(ROOT / "python") if place else "no such text"
-            print(f"{number:3} {where}: {FAULTS[number - 1].what}")
+            print(f"{number:3} {where}: {FAULTS[number - 1].effect}")
     if lost := [number for number, place in places.items() if place is None]:
         print(f"the texts of these faults are in no module, or not once: {lost}", file=sys.stderr)
         return 1
@@ -277,15 +277,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "vocagno"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*_NOT_COPIED))
-        files = {FAULTS[number - 1].tests for number in wanted}
-        quick = [one for one in files if "::" not in one]
-        for tests in filter(None, [quick, *([one] for one in files - {*quick})]):
-            status, told = run_tests(copy, tests)
-            print(f"without a fault: {told}", flush=True)
+        files = {FAULTS[number - 1].tests for number in chosen}
+        quick = [test for test in files if "::" not in test]
+        for tests in filter(None, [quick, *([test] for test in files - {*quick})]):
+            status, line = run_tests(copy, tests)
+            print(f"without a fault: {line}", flush=True)
             if status != 0:
                 return 1
-        unseen = [one for one in wanted if not carry_out(copy, one, arguments.all_tests)]
-    print(f"{len(wanted) - len(unseen)} of {len(wanted)} faults caught; not: {unseen or 'none'}")
+        unseen = [number for number in chosen if not carry_out(copy, number, arguments.all_tests)]
+    print(f"{len(chosen) - len(unseen)} of {len(chosen)} faults caught; not: {unseen or 'none'}")
     return 1 if unseen else 0
 
 

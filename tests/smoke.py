@@ -74,13 +74,13 @@ def programs() -> list[str]:
     """Everything that looks like a Python."""
     folders = [Path(sys.executable).parent, *map(Path, os.get_exec_path())]
     folders += sorted(Path.home().glob(".pyenv/versions/*/bin"))
-    found = (path for folder in dict.fromkeys(folders) for path in sorted(folder.glob("python*")))
-    return [str(path) for path in found if PROGRAM.fullmatch(path.name)]
+    paths = (path for folder in dict.fromkeys(folders) for path in sorted(folder.glob("python*")))
+    return [str(path) for path in paths if PROGRAM.fullmatch(path.name)]
 
 
 def pythons(candidates: list[str]) -> dict[Python, str]:
     """A program of each installation; those that do not run, and Python 2, are skipped."""
-    found: dict[Python, str] = {}
+    installed: dict[Python, str] = {}
     for program in candidates:
         try:
             asked = [program, "-I", "-c", ASK]
@@ -90,18 +90,18 @@ def pythons(candidates: list[str]) -> dict[Python, str]:
             continue
         if major == 3:
             prefix = str(Path(prefix).resolve())
-            found.setdefault(Python(prefix, minor, free_threaded), program)
-    return found
+            installed.setdefault(Python(prefix, minor, free_threaded), program)
+    return installed
 
 
 def use(package: Path, program: str) -> None:
     """Installs with the pip of this Python: those of Debian bring none."""
     with tempfile.TemporaryDirectory() as folder:
-        own = Path(folder) / ("Scripts" if os.name == "nt" else "bin") / "python"
+        python = Path(folder) / ("Scripts" if os.name == "nt" else "bin") / "python"
         subprocess.run([program, "-m", "venv", "--without-pip", folder], check=True)
         pip = [sys.executable, "-m", "pip", "--python", folder, "--disable-pip-version-check"]
         subprocess.run([*pip, "install", "--quiet", package], check=True)
-        subprocess.run([own, "-I", "-c", USE], check=True, cwd=folder)
+        subprocess.run([python, "-I", "-c", USE], check=True, cwd=folder)
 
 
 def main() -> None:
@@ -111,12 +111,12 @@ def main() -> None:
     print(f"{package.name}: {size:,} bytes", flush=True)
     if is_wheel and size >= LARGEST:
         sys.exit(f"expected fewer than {LARGEST:,}")
-    found = pythons(programs() if is_wheel else [sys.executable])
-    fitting = {one: program for one, program in found.items() if one.takes(package.name)}
+    installed = pythons(programs() if is_wheel else [sys.executable])
+    fitting = {py: program for py, program in installed.items() if py.takes(package.name)}
     if not fitting:
-        sys.exit(f"no Python for it among {list(found)}")
-    for one, program in sorted(fitting.items(), key=lambda item: item[0].minor):
-        print(f"3.{one.minor}{'t' * one.free_threaded} in {one.prefix}:", end=" ", flush=True)
+        sys.exit(f"no Python for it among {list(installed)}")
+    for py, program in sorted(fitting.items(), key=lambda item: item[0].minor):
+        print(f"3.{py.minor}{'t' * py.free_threaded} in {py.prefix}:", end=" ", flush=True)
         use(package, program)
 
 

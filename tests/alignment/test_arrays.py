@@ -62,18 +62,18 @@ def test_a_masked_loss_is_no_loss(dtype):
 
 def test_a_group_with_a_masked_loss_has_no_excess():
     spans = [[0, 1], [1, 2]]
-    found = vocagno.groups(spans, spans)
+    groups = vocagno.groups(spans, spans)
     losses = np.ma.masked_array([1.0, 8.0], [0, 1])
     for student, teacher in ((losses, [1.0, 1.0]), ([1.0, 1.0], losses)):
-        np.testing.assert_array_equal(found.excess(student, teacher), [0, np.nan])
+        np.testing.assert_array_equal(groups.excess(student, teacher), [0, np.nan])
 
 
 def test_a_null_of_pyarrow_is_no_loss():
     pyarrow = pytest.importorskip("pyarrow")
     spans, column = [[0, 1], [1, 2]], pyarrow.array([1.0, None])
-    found = vocagno.groups(spans, spans)
+    groups = vocagno.groups(spans, spans)
     for teacher in (column, pyarrow.chunked_array([column])):
-        np.testing.assert_array_equal(found.excess([1.0, 2.0], teacher), [0, np.nan])
+        np.testing.assert_array_equal(groups.excess([1.0, 2.0], teacher), [0, np.nan])
 
 
 def test_lists_of_two_of_pyarrow():

@@ -197,9 +197,9 @@ def test_bad_boundaries_are_named():
 @settings(max_examples=400)
 @given(student=ordered_spans(), teacher=ordered_spans())
 def test_groups_are_their_definition(student, teacher):
-    found = vocagno.groups(student, teacher)
-    np.testing.assert_array_equal(found[:2], oracle.groups(student, teacher))
-    assert found.cu_seqlens.tolist() == [0, len(found.student)]
+    groups = vocagno.groups(student, teacher)
+    np.testing.assert_array_equal(groups[:2], oracle.groups(student, teacher))
+    assert groups.cu_seqlens.tolist() == [0, len(groups.student)]
 
 
 @given(student=any_spans, teacher=ordered_spans())
@@ -219,42 +219,42 @@ def test_groups_of_a_batch_are_those_of_its_texts():
     for _ in range(100):
         students, teachers, boundaries = random_batch(rng, 20)
         student_cu, teacher_cu = boundaries.values()
-        found = vocagno.groups(np.concatenate(students), np.concatenate(teachers), **boundaries)
+        groups = vocagno.groups(np.concatenate(students), np.concatenate(teachers), **boundaries)
         for row, (student, teacher) in enumerate(zip(students, teachers, strict=True)):
-            own = slice(*found.cu_seqlens[row : row + 2])
+            of_row = slice(*groups.cu_seqlens[row : row + 2])
             expected = oracle.groups(student, teacher)
-            np.testing.assert_array_equal(found.student[own] - student_cu[row], expected[0])
-            np.testing.assert_array_equal(found.teacher[own] - teacher_cu[row], expected[1])
-        assert found.cu_seqlens[-1] == len(found.student) == len(found.teacher)
+            np.testing.assert_array_equal(groups.student[of_row] - student_cu[row], expected[0])
+            np.testing.assert_array_equal(groups.teacher[of_row] - teacher_cu[row], expected[1])
+        assert groups.cu_seqlens[-1] == len(groups.student) == len(groups.teacher)
 
 
 def test_the_excess_of_groups_by_hand():
     """'proofread' as pro|of|read and pr|oofre|ad, then '!' on both sides."""
     student = np.array([[0, 3], [3, 5], [5, 9], [9, 9], [9, 10], [12, 13]])
     teacher = np.array([[0, 2], [2, 7], [7, 9], [9, 10]])
-    found = vocagno.groups(student, teacher)
-    own, other = [1.0, 2.0, 3.0, 9.0, 0.5, 7.0], [0.5, 0.25, 0.75, 1.5]
+    groups = vocagno.groups(student, teacher)
+    nll, teacher_nll = [1.0, 2.0, 3.0, 9.0, 0.5, 7.0], [0.5, 0.25, 0.75, 1.5]
     nan = np.nan
-    np.testing.assert_array_equal(found.excess(own, other), [1.5, 1.5, 1.5, nan, -1, nan])
+    np.testing.assert_array_equal(groups.excess(nll, teacher_nll), [1.5, 1.5, 1.5, nan, -1, nan])
     np.testing.assert_array_equal(
-        found.excess(own, [nan, *other[1:]]), [nan, nan, nan, nan, -1, nan]
+        groups.excess(nll, [nan, *teacher_nll[1:]]), [nan, nan, nan, nan, -1, nan]
     )
     np.testing.assert_array_equal(
-        found.excess([*own[:4], np.inf, 1.0], other), [1.5, 1.5, 1.5, nan, nan, nan]
+        groups.excess([*nll[:4], np.inf, 1.0], teacher_nll), [1.5, 1.5, 1.5, nan, nan, nan]
     )
-    for bad in (own[:2], [own]):
+    for bad in (nll[:2], [nll]):
         with pytest.raises(ValueError, match="student_nll: expected one loss for each token"):
-            found.excess(bad, other)
+            groups.excess(bad, teacher_nll)
     with pytest.raises(TypeError, match="student_nll: expected real numbers, got complex ones"):
-        found.excess([own[0] + 1j, *own[1:]], other)
-    assert vocagno.groups(student, teacher[:0]).excess(own, []).shape == (6,)
+        groups.excess([nll[0] + 1j, *nll[1:]], teacher_nll)
+    assert vocagno.groups(student, teacher[:0]).excess(nll, []).shape == (6,)
 
 
 def test_a_huge_loss_reaches_no_other_group():
     spans, cu_seqlens = np.array([[0, 1]] * 3), [0, 1, 2, 3]
-    found = vocagno.groups(
+    groups = vocagno.groups(
         spans, spans, student_cu_seqlens=cu_seqlens, teacher_cu_seqlens=cu_seqlens
     )
     for huge in (1e17, float(np.finfo(np.float32).max)):
-        excess = found.excess([1.0, 5.0, 2.0], [huge, 1.0, 1.5])
+        excess = groups.excess([1.0, 5.0, 2.0], [huge, 1.0, 1.5])
         np.testing.assert_array_equal(excess, np.float32([1 - huge, 4, 0.5]))

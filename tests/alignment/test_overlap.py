@@ -21,8 +21,8 @@ def test_overlap_is_its_definition_for_any_mapping(student, teacher, data):
     )
     drawn = data.draw(st.lists(ranges, min_size=len(student), max_size=len(student)))
     for mapping in (np.array(drawn).reshape(-1, 2), vocagno.align(student, teacher)):
-        found = vocagno.overlap(student, teacher, mapping)
-        np.testing.assert_array_equal(found, oracle.overlap(student, teacher, mapping))
+        overlap = vocagno.overlap(student, teacher, mapping)
+        np.testing.assert_array_equal(overlap, oracle.overlap(student, teacher, mapping))
 
 
 @pytest.mark.slow
@@ -37,8 +37,8 @@ def test_overlap_of_batches_with_any_mapping():
             mappings.append(mapping)
             expected.append(oracle.overlap(student, teacher, mapping))
         sides = np.concatenate(students), np.concatenate(teachers)
-        found = vocagno.overlap(*sides, in_batch(mappings, boundaries), **boundaries)
-        np.testing.assert_array_equal(found, np.concatenate(expected, axis=1))
+        overlap = vocagno.overlap(*sides, in_batch(mappings, boundaries), **boundaries)
+        np.testing.assert_array_equal(overlap, np.concatenate(expected, axis=1))
 
 
 NAMED = {
@@ -64,16 +64,16 @@ NAMED = {
 @pytest.mark.parametrize("name", NAMED)
 def test_iou_and_ios_of_cases_by_hand(name):
     student, teacher, mapping, expected = NAMED[name]
-    found = vocagno.overlap([student], teacher, [mapping])
-    assert found.iou.dtype == found.ios.dtype == np.float64
-    np.testing.assert_array_equal((found.iou[0], found.ios[0]), expected)
+    overlap = vocagno.overlap([student], teacher, [mapping])
+    assert overlap.iou.dtype == overlap.ios.dtype == np.float64
+    np.testing.assert_array_equal((overlap.iou[0], overlap.ios[0]), expected)
 
 
 def test_lengths_beyond_int64_have_their_shares():
     """Sees lengths that overflow: one span is longer than int64 holds."""
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-    found = vocagno.overlap([[low, high]] * 2, [[low, 0], [0, high]], [[0, 2], [0, 1]])
-    np.testing.assert_allclose(found, [[1, 0.5], [1, 0.5]])
+    overlap = vocagno.overlap([[low, high]] * 2, [[low, 0], [0, high]], [[0, 2], [0, 1]])
+    np.testing.assert_allclose(overlap, [[1, 0.5], [1, 0.5]])
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,12 @@ def test_links_are_counted_as_right_coarser_or_wrong(links, counts):
 def test_our_aligners_make_no_wrong_or_coarser_link():
     """With trained tokenizers of other families, on texts that both keep."""
     counted = 0
-    for own, other in readings([], ["naïve 😊 café", " 17 and 25", "e\u0301 \u1112\u1161"]):
-        sides = [side.bytes_of_tokens() for side in (own, other)]
+    for student, teacher in readings([], ["naïve 😊 café", " 17 and 25", "e\u0301 \u1112\u1161"]):
+        sides = [side.bytes_of_tokens() for side in (student, teacher)]
         if None in sides:
             continue
         for name in ("vocagno, `groups`", "vocagno, `align`"):
-            align, links = ALIGNERS[name][1](own, other)
+            align, links = ALIGNERS[name][1](student, teacher)
             assert count(links(align()), sides).tolist() == [sum(map(bool, sides[0])), 0, 0]
             counted += 1
     assert counted > 50

@@ -14,15 +14,15 @@ from vocagno import SpanError
 @given(student=ordered_spans(), teacher=ordered_spans())
 @example(student=np.array([[0, 0], [0, 4], [0, 4]]), teacher=np.array([[0, 4], [0, 4], [4, 4]]))
 def test_starts_are_their_definition(student, teacher):
-    found = vocagno.starts(student, teacher)
-    np.testing.assert_array_equal(found, oracle.starts(student, teacher))
-    assert found.dtype == np.int32
+    starts = vocagno.starts(student, teacher)
+    np.testing.assert_array_equal(starts, oracle.starts(student, teacher))
+    assert starts.dtype == np.int32
     np.testing.assert_array_equal(
-        vocagno.starts(student.astype(np.int32), teacher.astype(np.int32)), found
+        vocagno.starts(student.astype(np.int32), teacher.astype(np.int32)), starts
     )
     mapping = vocagno.align(student, teacher)  # a shared start is a shared byte
-    covered = found >= 0
-    assert ((mapping[:, 0] <= found) & (found < mapping[:, 1]))[covered].all()
+    covered = starts >= 0
+    assert ((mapping[:, 0] <= starts) & (starts < mapping[:, 1]))[covered].all()
 
 
 def outcome(call, student, teacher):
@@ -35,11 +35,11 @@ def outcome(call, student, teacher):
 
 @given(student=any_spans, teacher=any_spans)
 def test_spans_out_of_order_are_refused_as_by_groups(student, teacher):
-    found = [outcome(call, student, teacher) for call in (vocagno.starts, vocagno.groups)]
-    if isinstance(found[1], str):
-        assert found[0] == found[1]
+    outcomes = [outcome(call, student, teacher) for call in (vocagno.starts, vocagno.groups)]
+    if isinstance(outcomes[1], str):
+        assert outcomes[0] == outcomes[1]
     else:
-        np.testing.assert_array_equal(found[0], oracle.starts(student, teacher))
+        np.testing.assert_array_equal(outcomes[0], oracle.starts(student, teacher))
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, None])
@@ -48,7 +48,7 @@ def test_starts_of_a_batch_are_those_of_its_texts(num_threads):
     rng = np.random.default_rng(0)
     students, teachers = ([random_spans(rng) for _ in range(4_000)] for _ in range(2))
     student_cu, teacher_cu = (np.cumsum([0, *map(len, side)]) for side in (students, teachers))
-    found = vocagno.starts(
+    starts = vocagno.starts(
         np.concatenate(students),
         np.concatenate(teachers),
         student_cu_seqlens=student_cu,
@@ -58,7 +58,7 @@ def test_starts_of_a_batch_are_those_of_its_texts(num_threads):
     for row in range(0, 4_000, 13):
         expected = oracle.starts(students[row], teachers[row])
         expected[expected >= 0] += teacher_cu[row]
-        np.testing.assert_array_equal(found[student_cu[row] : student_cu[row + 1]], expected)
+        np.testing.assert_array_equal(starts[student_cu[row] : student_cu[row + 1]], expected)
 
 
 def test_arguments_are_read_as_by_align():

@@ -33,15 +33,15 @@ def stdin(monkeypatch, data):
 
 
 def test_align_prints_tokens_reasons_and_mapping_as_json(pair, cli):
-    found = json.loads(cli("align", *pair, "😊 x").out)
-    assert found["text"] == "😊 x"
-    assert found["student"]["tokens"][:5] == ["▁", "<0xF0>", "<0x9F>", "<0x98>", "<0x8A>"]
-    assert found["student"]["spans"][:5] == [[0, 0], [0, 1], [1, 2], [2, 3], [3, 4]]
-    assert found["student"]["spans_from"] == found["teacher"]["spans_from"] == "ids"
-    assert found["reasons"][:2] == ["special", "mapped"]
-    assert found["mapping"][0] == [-1, -1]
-    assert found["coverage"] == 1
-    assert len(found["mapping"]) == len(found["student"]["ids"]) == sum(found["counts"].values())
+    output = json.loads(cli("align", *pair, "😊 x").out)
+    assert output["text"] == "😊 x"
+    assert output["student"]["tokens"][:5] == ["▁", "<0xF0>", "<0x9F>", "<0x98>", "<0x8A>"]
+    assert output["student"]["spans"][:5] == [[0, 0], [0, 1], [1, 2], [2, 3], [3, 4]]
+    assert output["student"]["spans_from"] == output["teacher"]["spans_from"] == "ids"
+    assert output["reasons"][:2] == ["special", "mapped"]
+    assert output["mapping"][0] == [-1, -1]
+    assert output["coverage"] == 1
+    assert len(output["mapping"]) == len(output["student"]["ids"]) == sum(output["counts"].values())
 
 
 def test_a_text_is_the_same_from_a_file_stdin_or_an_argument(pair, cli, monkeypatch, tmp_path):
@@ -50,12 +50,12 @@ def test_a_text_is_the_same_from_a_file_stdin_or_an_argument(pair, cli, monkeypa
         assert cli.json("align", *pair, any_text)["text"] == any_text
     text = "  a\r\nb\u2028é "
     (tmp_path / "t.txt").write_bytes(text.encode())
-    given = cli.json("align", *pair, text)
-    assert cli.json("align", *pair, "--file", tmp_path / "t.txt") == given
+    output = cli.json("align", *pair, text)
+    assert cli.json("align", *pair, "--file", tmp_path / "t.txt") == output
     for arguments in ([], ["--file", "-"]):
         stdin(monkeypatch, text.encode())
-        assert cli.json("align", *pair, *arguments) == given
-    assert given["text"] == text
+        assert cli.json("align", *pair, *arguments) == output
+    assert output["text"] == text
 
 
 def test_a_text_that_is_the_name_of_a_file(pair, cli, tmp_path):
@@ -69,10 +69,10 @@ def test_a_text_that_is_the_name_of_a_file(pair, cli, tmp_path):
 
 
 def test_special_tokens_round_the_text(pair, cli):
-    found = cli.json("align", *pair, "a b", "--special_tokens")
-    assert found["student"]["tokens"][0] == "<s>"
-    assert found["student"]["spans"][0] == [0, 0]
-    assert found["reasons"][0] == "special"
+    output = cli.json("align", *pair, "a b", "--special_tokens")
+    assert output["student"]["tokens"][0] == "<s>"
+    assert output["student"]["spans"][0] == [0, 0]
+    assert output["reasons"][0] == "special"
 
 
 def test_picture_draws_bytes_and_counts_unmapped_tokens(pair, cli):
@@ -92,7 +92,7 @@ def test_html_writes_a_page_of_escaped_text_without_script(pair, cli, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "given", "message"),
+    ("arguments", "piped", "message"),
     [
         (["text", "--file", "x"], b"", "--file: the command line has a text"),
         (["text", "--json", "--picture"], b"", "--json and --picture: choose one"),
@@ -103,11 +103,11 @@ def test_html_writes_a_page_of_escaped_text_without_script(pair, cli, tmp_path):
         ([], None, "standard input is closed; give the text, or --file FILE"),
     ],
 )
-def test_wrong_arguments_and_texts_that_are_none(pair, cli, monkeypatch, arguments, given, message):
-    if given is None:
+def test_wrong_arguments_and_texts_that_are_none(pair, cli, monkeypatch, arguments, piped, message):
+    if piped is None:
         monkeypatch.setattr(sys, "stdin", None)  # as Python has it after `<&-`
     else:
-        stdin(monkeypatch, given)
+        stdin(monkeypatch, piped)
     assert message in cli.error("align", *pair, *arguments)
 
 
@@ -123,21 +123,21 @@ def test_a_text_too_long_to_show_or_to_draw(pair, cli, monkeypatch):
 
 
 def test_overlap_of_vocabularies(pair, cli, tokenizers):
-    found = cli.json("overlap", *pair)
+    overlap = cli.json("overlap", *pair)
     left, right = (tokenizers[name].get_vocab() for name in ("llama", "byte-level"))
-    shared = found["vocabulary"]
+    shared = overlap["vocabulary"]
     assert shared["shared_strings"] == len(left.keys() & right.keys())
     assert (shared["student_size"], shared["teacher_size"]) == (len(left), len(right))
     assert shared["string_share"] == shared["shared_strings"] / len(right)
-    mine, theirs = (TokenSpans(path).pieces() for path in pair)
-    both = (set(mine) & set(theirs)) - {None}
+    student_pieces, teacher_pieces = (TokenSpans(path).pieces() for path in pair)
+    both = (set(student_pieces) & set(teacher_pieces)) - {None}
     shares = shared["student_byte_share"], shared["teacher_byte_share"]
-    assert shares[0] == sum(piece in both for piece in mine) / len(left)
-    assert shares[1] == sum(piece in both for piece in theirs) / len(right)
+    assert shares[0] == sum(piece in both for piece in student_pieces) / len(left)
+    assert shares[1] == sum(piece in both for piece in teacher_pieces) / len(right)
     assert shares[0] > shared["string_share"]  # `▁the` is `Ġthe`
-    assert found["corpus"] is None
-    assert found["buckets"]["refused"] is None
-    assert 0.99 < found["buckets"]["student_share"] <= 1
+    assert overlap["corpus"] is None
+    assert overlap["buckets"]["refused"] is None
+    assert 0.99 < overlap["buckets"]["student_share"] <= 1
     printed = cli("overlap", *pair).out
     assert f"shared strings        {shared['shared_strings']:,}, " in printed
     assert f"{shares[1]:.1%} of the teacher's entries, {shares[0]:.1%} of the stu" in printed
@@ -162,11 +162,11 @@ def test_overlap_on_a_corpus(pair, cli, tmp_path):
     assert rates["one_to_one"] + rates["one_to_many"] + rates["many_to_one"] == rates["mapped"]
     assert rates["student_proved"] == rates["teacher_proved"] == 8
     student, teacher = (TokenSpans(path) for path in pair)
-    found = [
+    groups = [
         oracle.groups(student.encode([text]).spans, teacher.encode([text]).spans)[0]
         for text in [*TEXTS[:6], "∑"]
     ]
-    sizes = np.diff(np.concatenate(found)).ravel().tolist()
+    sizes = np.diff(np.concatenate(groups)).ravel().tolist()
     assert (rates["groups"], rates["largest_group"]) == (len(sizes), max(sizes))
     assert rates["in_large_groups"] == 0
     printed = cli("overlap", *pair, corpus).out

@@ -26,9 +26,9 @@ def files(tmp_path, tokenizers, tokenizer_files):
     return ["--scores", tmp_path / "scores", "--tokenizer", tokenizer_files / "student.json"]
 
 
-def bake(tmp_path, files, tokens, *more):
+def bake(tmp_path, files, tokens, *options):
     """The words of the command."""
-    return "bake", tmp_path / tokens, *files, "--out", tmp_path / f"{tokens}.baked", *more
+    return "bake", tmp_path / tokens, *files, "--out", tmp_path / f"{tokens}.baked", *options
 
 
 INPUTS = {
@@ -41,36 +41,36 @@ INPUTS = {
 
 
 def test_every_format_gives_the_same_streams(tmp_path, files, cli):
-    found = []
-    for tokens, more in INPUTS.items():
-        result = cli.json(*bake(tmp_path, files, tokens, *more, "--weights"))
+    streams = []
+    for tokens, options in INPUTS.items():
+        result = cli.json(*bake(tmp_path, files, tokens, *options, "--weights"))
         assert result["documents"] == len(TEXTS)
         assert result["missing_documents"] == 0
         baked = BakedLosses(tmp_path / f"{tokens}.baked")
         baked.check(tmp_path / tokens, whole=True)
-        found.append((baked.losses.tobytes(), baked.weights.tobytes()))
-    given = bake(tmp_path, files, "header.npy", "--boundaries", tmp_path / "places.npy")
-    assert "holds losses of another token file" in cli.error(*given)
-    words = cli(*given, "--out", tmp_path / "places", "--weights")
+        streams.append((baked.losses.tobytes(), baked.weights.tobytes()))
+    command = bake(tmp_path, files, "header.npy", "--boundaries", tmp_path / "places.npy")
+    assert "holds losses of another token file" in cli.error(*command)
+    words = cli(*command, "--out", tmp_path / "places", "--weights")
     assert "window_max_loss" not in words.err
-    low = [*given, "--weights", "--guidance.window_max_loss", "0.7", "--out", tmp_path / "low"]
+    low = [*command, "--weights", "--guidance.window_max_loss", "0.7", "--out", tmp_path / "low"]
     assert "warning: window_max_loss: 0.7 is below 1 nat a byte" in cli(*low).err
     printed = words.out
     places = BakedLosses(tmp_path / "places")
-    found.append((places.losses.tobytes(), places.weights.tobytes()))
-    assert len(set(found)) == 1
+    streams.append((places.losses.tobytes(), places.weights.tobytes()))
+    assert len(set(streams)) == 1
     assert "missing_documents  0" in printed
 
 
 def test_options_say_what_the_losses_are(tmp_path, files, cli):
     streams = {}
-    for name, more in {
+    for name, options in {
         "default": [],
         "max": ["--unit", "token", "--aggregation", "max"],
         "mean": ["--aggregation", "mean"],
         "group": ["--unit", "group"],
     }.items():
-        cli(*bake(tmp_path, files, "trove.ds", "--out", tmp_path / name, *more))
+        cli(*bake(tmp_path, files, "trove.ds", "--out", tmp_path / name, *options))
         streams[name] = BakedLosses(tmp_path / name).losses.tobytes()
     assert streams["default"] == streams["max"]
     assert len(set(streams.values())) == 3
@@ -79,20 +79,20 @@ def test_options_say_what_the_losses_are(tmp_path, files, cli):
 def test_candidates_are_of_the_tokenizer_of_the_scores(
     tmp_path, files, tokenizers, tokenizer_files, cli
 ):
-    given = "--cache", tmp_path / "cache", "--teacher_tokenizer"
+    options = "--cache", tmp_path / "cache", "--teacher_tokenizer"
     student, teacher = (tokenizer_files / f"{name}.json" for name in ("student", "teacher"))
-    message = cli.error(*bake(tmp_path, files, "trove.ds", *given, teacher))
+    message = cli.error(*bake(tmp_path, files, "trove.ds", *options, teacher))
     assert "has no candidates; score with --candidates" in message
     texts = [f"{number}: {text}" for number, text in enumerate(TEXTS)]
     write_losses(tmp_path / "with", tokenizers["byte-level"], texts, candidates=3)
-    given = "--scores", tmp_path / "with", *given
-    message = cli.error(*bake(tmp_path, files, "trove.ds", *given, student))
+    options = "--scores", tmp_path / "with", *options
+    message = cli.error(*bake(tmp_path, files, "trove.ds", *options, student))
     assert f"--teacher_tokenizer: {student} is not that of the scores" in message
     assert not (tmp_path / "trove.ds.baked").exists()
-    assert "with_candidates" in cli(*bake(tmp_path, files, "trove.ds", *given, teacher)).out
+    assert "with_candidates" in cli(*bake(tmp_path, files, "trove.ds", *options, teacher)).out
     baked = BakedLosses(tmp_path / "trove.ds.baked")
     assert baked.candidates.shape == (len(baked), 3)
-    message = cli.error(*bake(tmp_path, files, "trove.ds", *given[:2]))
+    message = cli.error(*bake(tmp_path, files, "trove.ds", *options[:2]))
     assert "holds losses of another candidates" in message
     (baked.folder / "buckets.npy").write_bytes(b"damaged")
     with pytest.raises(TokenFileError, match=r"buckets\.npy: is missing or damaged"):
@@ -103,7 +103,7 @@ def test_candidates_are_of_the_tokenizer_of_the_scores(
 
 
 @pytest.mark.parametrize(
-    ("tokens", "more", "message"),
+    ("tokens", "flags", "message"),
     [
         ("trove.ds", ["--eos", "</s>"], "--eos: is for a .npy without --boundaries; omit it"),
         ("trove.ds", ["--dtype", "uint16"], "--dtype: is for .npy;"),
@@ -121,8 +121,8 @@ def test_candidates_are_of_the_tokenizer_of_the_scores(
         ("trove.ds", ["--scores", "none"], "this store of scores does not exist"),
     ],
 )
-def test_wrong_options_are_named_and_nothing_is_baked(tmp_path, files, cli, tokens, more, message):
-    shown = cli.error(*bake(tmp_path, files, tokens, *more)).splitlines()
+def test_wrong_options_are_named_and_nothing_is_baked(tmp_path, files, cli, tokens, flags, message):
+    shown = cli.error(*bake(tmp_path, files, tokens, *flags)).splitlines()
     (line,) = (line for line in shown if "error" in line)
     assert message in line
     assert not (tmp_path / f"{tokens}.baked").exists()

@@ -25,9 +25,9 @@ def command(corpus, tmp_path, teacher_model, tokenizer_files):
 def test_a_run_with_the_limit_keeps_that_share(
     corpus, tmp_path, teacher_model, tokenizer_files, command, cli
 ):
-    found = cli.json(*command, "--keep", "0.9")
-    limit = found["window_max_loss"]
-    by_limit = {row["window_max_loss"]: row["kept"][str(corpus)] for row in found["limits"]}
+    output = cli.json(*command, "--keep", "0.9")
+    limit = output["window_max_loss"]
+    by_limit = {row["window_max_loss"]: row["kept"][str(corpus)] for row in output["limits"]}
     assert by_limit[limit] >= 0.9
     assert sorted(by_limit.values()) == list(by_limit.values())
     rows = cli.json("prepare", corpus, *command[2:8], *command[-2:])["rows"]
@@ -43,7 +43,7 @@ def test_a_run_with_the_limit_keeps_that_share(
     assert train_here(path) == 0
     (entry,) = metrics(tmp_path / "run")[0]
     dropped = entry["tokens"] * (1 - entry["kept_fraction"])
-    assert dropped == pytest.approx(found["tokens"][str(corpus)] * (1 - by_limit[limit]))
+    assert dropped == pytest.approx(output["tokens"][str(corpus)] * (1 - by_limit[limit]))
     assert dropped > 0.5
 
 
@@ -53,7 +53,7 @@ def test_limits_are_shown_with_what_they_keep_of_a_corpus(tmp_path, command, cli
     heading, *lines = table.splitlines()
     assert "kept of" in heading
     assert len(lines) == 5
-    shares = [[float(one) for one in re.findall(r"([\d.]+)%", line)] for line in lines]
+    shares = [[float(percent) for percent in re.findall(r"([\d.]+)%", line)] for line in lines]
     assert all(len(pair) == 2 for pair in shares)
     (limit, share) = re.match(
         r"guidance.window_max_loss: ([\d.]+)  # keeps ([\d.]+)% of", last
@@ -67,18 +67,18 @@ def test_limits_are_shown_with_what_they_keep_of_a_corpus(tmp_path, command, cli
 @pytest.mark.slow
 def test_stores_that_were_made_before_give_the_same(tmp_path, command, cli):
     junk = write_corpus(tmp_path / "junk.jsonl", [*TEXTS, *JUNK])
-    found = cli.json(*command, "--corpus", junk)
+    output = cli.json(*command, "--corpus", junk)
     teacher = command[command.index("--teacher.model") :]
     stores = [tmp_path / "scores-0", tmp_path / "scores-1"]
     for text, store in zip((command[1], junk), stores, strict=True):
         cli("score", text, *teacher, "--out", store)
     start = command[: command.index("--teacher.model")]
     scores = "--scores", stores[0], "--cache", tmp_path / "new"
-    given = *scores, "--corpus_scores", stores[1]
-    assert cli.json(*start, "--corpus", junk, *given) == found
+    options = *scores, "--corpus_scores", stores[1]
+    assert cli.json(*start, "--corpus", junk, *options) == output
     message = cli.error(start[0], junk, *start[2:], *scores)
     assert f"has no scores of {len(JUNK)} documents of {junk}" in message
-    assert "--corpus_scores: these are scores of --corpus" in cli.error(*start, *given)
+    assert "--corpus_scores: these are scores of --corpus" in cli.error(*start, *options)
     assert "--corpus: is the clean text itself" in cli.error(*start, *scores, "--corpus", start[1])
 
 

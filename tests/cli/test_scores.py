@@ -63,10 +63,10 @@ def test_info_counts_as_numpy_does(tmp_path, cli):
         hashes = [text_hash(str(part + i)) for i in range(2)]
         write_scores(store / f"s{part}.arrow", hashes, documents[part : part + 2], {"teacher": "t"})
     finish_store(store, ["s0", "s2"], SCORES)
-    found = cli.json("scores", "info", store)
+    info = cli.json("scores", "info", store)
     flat = np.concatenate([document.nll for document in documents]).astype(np.float64)
     scored = flat[~np.isnan(flat)]
-    losses = found.pop("losses")
+    losses = info.pop("losses")
     assert (losses["scored"], losses["without"]) == (len(scored), len(flat) - len(scored))
     assert losses["mean"] == pytest.approx(scored.mean(), abs=1e-4)
     assert losses["standard_deviation"] == pytest.approx(scored.std(), abs=1e-4)
@@ -76,7 +76,7 @@ def test_info_counts_as_numpy_does(tmp_path, cli):
     bins, _ = np.histogram(scored, [*EDGES, np.inf])
     assert list(losses["histogram"].values()) == bins.tolist()
     size = sum(path.stat().st_size for path in store.glob("*.arrow"))
-    assert found == {
+    assert info == {
         "store": str(store),
         "shards": 2,
         "documents": 4,
@@ -158,28 +158,28 @@ def test_a_document_is_shown_with_what_the_store_has(
     store, corpus = ScoreStore(made[0]), tmp_path / "c.jsonl"
     spans, has_candidates = TokenSpans(teacher_model), store.candidates > 0
     show = ["scores", "show", store.folder, "--corpus", corpus, "--document", 3]
-    found = cli.json(*show, "--tokenizer", teacher_model)
-    assert found["text"] == f"3: {TEXTS[3]}"
-    given = store.document(3, candidates=has_candidates)
-    tokens = found["tokens"]
-    assert [[token["start"], token["end"]] for token in tokens] == given.spans.tolist()
+    document = cli.json(*show, "--tokenizer", teacher_model)
+    assert document["text"] == f"3: {TEXTS[3]}"
+    scores = store.document(3, candidates=has_candidates)
+    tokens = document["tokens"]
+    assert [[token["start"], token["end"]] for token in tokens] == scores.spans.tolist()
     losses = [np.nan if token["loss"] is None else token["loss"] for token in tokens]
-    np.testing.assert_allclose(losses, given.nll, atol=1e-4)
+    np.testing.assert_allclose(losses, scores.nll, atol=1e-4)
     assert np.isnan(losses[0])
     assert np.isfinite(losses[1:]).all()
     if has_candidates:
-        assert [token["id"] for token in tokens] == given.candidates.tokens.tolist()
+        assert [token["id"] for token in tokens] == scores.candidates.tokens.tolist()
         assert tokens[0]["candidates"] == []
-        for token, ids, each in zip(
-            tokens[1:], given.candidates.ids[1:], given.candidates.probabilities[1:], strict=True
+        for token, ids, probs in zip(
+            tokens[1:], scores.candidates.ids[1:], scores.candidates.probabilities[1:], strict=True
         ):
-            assert [one["id"] for one in token["candidates"]] == ids.tolist()
+            assert [candidate["id"] for candidate in token["candidates"]] == ids.tolist()
             np.testing.assert_allclose(
-                [one["probability"] for one in token["candidates"]], each, atol=1e-5
+                [candidate["probability"] for candidate in token["candidates"]], probs, atol=1e-5
             )
-            for one in token["candidates"]:
-                piece = (spans.pieces()[one["id"]] or b"").decode(errors="replace")
-                assert not piece.isalpha() or one["text"] == piece
+            for candidate in token["candidates"]:
+                piece = (spans.pieces()[candidate["id"]] or b"").decode(errors="replace")
+                assert not piece.isalpha() or candidate["text"] == piece
     else:
         assert not any("candidates" in token for token in tokens)
     table = cli(*show).out.splitlines()
@@ -207,11 +207,11 @@ def test_a_document_that_cannot_be_shown(made, tokenizer_files, tmp_path, cli):
 @pytest.mark.parametrize("made", [CANDIDATES], indirect=True)
 def test_info_says_what_candidates_cost(made, cli):
     store, _ = made
-    found = cli.json("scores", "info", store)
+    info = cli.json("scores", "info", store)
     shards = [Shard(path).batch.column("candidates") for path in store.glob("*.arrow")]
     size = sum(len(column.values) for column in shards)
-    assert found["candidates"] == found["made_from"]["candidates"] == 4
-    assert found["candidate_bytes_per_token"] == round(size / found["tokens"], 3) > 1
+    assert info["candidates"] == info["made_from"]["candidates"] == 4
+    assert info["candidate_bytes_per_token"] == round(size / info["tokens"], 3) > 1
     words = cli("scores", "info", store).out
     assert re.search(r"^candidates +4$", words, re.MULTILINE)
 
@@ -240,8 +240,8 @@ def test_an_export_is_pushed_as_a_private_data_set(made, tmp_path, cli, monkeypa
     with serving() as hub:
         uses_hub(monkeypatch, hub)
         arguments = ["scores", "export", store, "--out", parquet, "--push_to_hub", "losses"]
-        found = cli.json(*arguments)
-        assert found["pushed"].startswith(f"{hub.url}/")
+        exported = cli.json(*arguments)
+        assert exported["pushed"].startswith(f"{hub.url}/")
         assert hub.private == {"datasets/tester/losses": True}
         assert hub.files["datasets/tester/losses"] == contents(parquet)
         public = [tmp_path / "public", "--push_to_hub", "open", "--hub_private_repo", "false"]
@@ -287,11 +287,11 @@ def interrupted(function):
     """By Ctrl-C, when it is called for the sixth time."""
     calls = []
 
-    def call(*given):
-        calls.append(given)
+    def call(*arguments):
+        calls.append(arguments)
         if len(calls) == 6:
             raise KeyboardInterrupt
-        return function(*given)
+        return function(*arguments)
 
     return call
 

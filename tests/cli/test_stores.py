@@ -36,11 +36,11 @@ def test_scores_go_where_they_are_told(corpus, tmp_path, teacher_model, cli):
     score = "score", corpus, "--out", out, *options
     cli(*score)
     assert (out / "manifest.json").is_file()
-    for more, words in (
+    for flags, words in (
         (["--candidates", "4"], "of another candidates (None, now 4); name another folder"),
         (["--teacher.tensor_parallel", "true"], "teacher.tensor_parallel: needs a launcher"),
     ):
-        assert words in cli.error(*score, *more)
+        assert words in cli.error(*score, *flags)
     write_corpus(corpus, TEXTS[1:])
     assert "another text" in cli.error(*score)
 
@@ -73,11 +73,11 @@ def test_a_write_that_fails_leaves_nothing_behind(corpus, tmp_path, teacher_mode
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "more", [[], ["--candidates", "3", "--sampled"]], ids=["losses", "candidates"]
+    "flags", [[], ["--candidates", "3", "--sampled"]], ids=["losses", "candidates"]
 )
-def test_parts_of_a_store_finish_to_the_same_bytes(tmp_path, corpus, teacher_model, cli, more):
+def test_parts_of_a_store_finish_to_the_same_bytes(tmp_path, corpus, teacher_model, cli, flags):
     """Two parts, and one command that finishes them, give the bytes of one process."""
-    options = "--cache", tmp_path / "cache", "--shard_bytes", 40, *more
+    options = "--cache", tmp_path / "cache", "--shard_bytes", 40, *flags
     score = "score", corpus, "--teacher.model", teacher_model, *options
     cli(*score, "--out", tmp_path / "whole")
     parts = "--out", tmp_path / "parts"
@@ -99,4 +99,4 @@ def test_parts_of_a_store_finish_to_the_same_bytes(tmp_path, corpus, teacher_mod
         shutil.rmtree(tmp_path / folder / ".locks")
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
     made_from = ScoreStore(tmp_path / "whole").manifest.made_from
-    assert made_from.get("sampled", False) is ("--sampled" in more)
+    assert made_from.get("sampled", False) is ("--sampled" in flags)

@@ -90,10 +90,10 @@ class Guess:
             yield number, losses
 
 
-@pytest.mark.parametrize(("more", "is_doubted"), [(0.5, False), (1.5, True)])
-def test_a_teacher_worse_than_guessing_is_doubted_once(tokenizers, more, is_doubted, capsys):
+@pytest.mark.parametrize(("excess", "is_doubted"), [(0.5, False), (1.5, True)])
+def test_a_teacher_worse_than_guessing_is_doubted_once(tokenizers, excess, is_doubted, capsys):
     spans = TokenSpans(tokenizers["byte-level"])
-    nats = float(np.log(spans.vocabulary_size)) + more
+    nats = float(np.log(spans.vocabulary_size)) + excess
     teacher = Teacher(Guess(nats), TextReader(spans, (), context=64, min_context=8))
     teacher.score(TEXTS)
     teacher.score(TEXTS)
@@ -139,8 +139,8 @@ def test_without_a_configuration_it_says_what_runs(capsys, tmp_path):
         raise InputError("seen")
 
     quickstart = CONFIGS / "guided.yaml"
-    given = ["--output", str(tmp_path)]
-    assert train(given, default_config=quickstart, prepare=refuse) == 2
+    output = ["--output", str(tmp_path)]
+    assert train(output, default_config=quickstart, prepare=refuse) == 2
     assert capsys.readouterr().err == f"no --config: taking {quickstart}\nerror: seen\n"
     # A run on a text of one's own inherits nothing: the quickstart's student would be refused
     # beside a model, after its teacher was trained.
@@ -148,7 +148,7 @@ def test_without_a_configuration_it_says_what_runs(capsys, tmp_path):
     for own_text in [*map(str.split, own_texts), ["--data", '{"train": "mine.jsonl"}']]:
         model = ["--student.model", str(tmp_path / "none"), "--train.steps", "1"]
         model += ["--guidance.method", "cpt"]
-        assert train([*own_text, *model, *given], default_config=quickstart, prepare=refuse) == 2
+        assert train([*own_text, *model, *output], default_config=quickstart, prepare=refuse) == 2
         assert "no folder" in (printed := capsys.readouterr().err)
         assert "taking" not in printed
 
@@ -174,5 +174,5 @@ def test_the_version_needs_no_extra():
     absent = "import sys; sys.modules['jsonargparse'] = sys.modules['filelock'] = None; "
     absent += "from vocagno.cli.app import main; sys.exit(main(['--version']))"
     command = [sys.executable, "-c", absent]
-    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert found == f"vocagno {vocagno.__version__}\n"
+    stdout = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert stdout == f"vocagno {vocagno.__version__}\n"

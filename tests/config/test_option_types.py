@@ -49,7 +49,7 @@ def words_in(hint):
     """The words that a hint allows."""
     if get_origin(hint) is Literal:
         return list(get_args(hint))
-    return [word for one in get_args(hint) for word in words_in(one)]
+    return [word for argument in get_args(hint) for word in words_in(argument)]
 
 
 def test_the_cases_cover_every_section_of_options():

@@ -59,8 +59,8 @@ def make(corpus, folder, part=None, made_from=MADE_FROM, stop_after=None):
     def make_one(shard, path, _):
         if len(made) == stop_after:
             raise KeyboardInterrupt
-        found = corpus.read_shard(shard)
-        write_texts(path, found.texts, found.hashes, made_from)
+        documents = corpus.read_shard(shard)
+        write_texts(path, documents.texts, documents.hashes, made_from)
         made.append(path.stem)
 
     make_store(corpus, folder, TEXTS, made_from, make_one, show_progress=False, part=part)
@@ -259,22 +259,22 @@ def test_names_outside_the_folder_are_refused(tmp_path, corpus, name):
 
 def test_the_state_counts_finished_and_locked_shards(tmp_path, corpus):
     """Sees a shard counted as done while it is being made, and time left at another speed."""
-    folder, found = tmp_path / "store", corpus()
-    before = state_of(found, folder, TEXTS)
+    folder, small_corpus = tmp_path / "store", corpus()
+    before = state_of(small_corpus, folder, TEXTS)
     assert (before["shards"], before["shards_done"], before["finished"]) == (7, 0, False)
     assert "seconds_left" not in before
     with pytest.raises(KeyboardInterrupt):
-        make(found, folder, stop_after=3)
+        make(small_corpus, folder, stop_after=3)
     with FileLock(folder / ".locks" / "shard-00005"):
-        middle = state_of(found, folder, TEXTS)
+        middle = state_of(small_corpus, folder, TEXTS)
     assert (middle["shards_done"], middle["shards_under_way"], middle["finished"]) == (3, 1, False)
     assert middle["text_bytes_done"] == sum(len(text) for text in texts(3))
     assert middle["text_bytes_per_second"] > 0
     left = middle["text_bytes"] - middle["text_bytes_done"]
     expected = left / middle["text_bytes_per_second"]
     assert middle["seconds_left"] == pytest.approx(expected, abs=1)
-    make(found, folder)
-    after = state_of(found, folder, TEXTS)
+    make(small_corpus, folder)
+    after = state_of(small_corpus, folder, TEXTS)
     assert (after["shards_done"], after["shards_under_way"], after["finished"]) == (7, 0, True)
 
 
@@ -356,16 +356,16 @@ def test_many_shards_are_found_by_the_lists_of_files(tmp_path):
 @pytest.mark.parametrize("links", [True, False])
 def test_of_two_claims_at_the_same_moment_one_is_refused(tmp_path, monkeypatch, links):
     """The second process has seen no claim when the first one makes its own."""
-    ours, theirs = (Claim("scores", "text", 2, {"teacher": name}) for name in "AB")
-    monkeypatch.setattr("vocagno.data.store.state.write_new_json", slowly(theirs, tmp_path))
+    claim_a, claim_b = (Claim("scores", "text", 2, {"teacher": name}) for name in "AB")
+    monkeypatch.setattr("vocagno.data.store.state.write_new_json", slowly(claim_b, tmp_path))
     if links:
         with pytest.raises(StoreError, match=r"another teacher \(B, now A\) are being made here"):
-            ours.save(tmp_path)
+            claim_a.save(tmp_path)
         return
     monkeypatch.setattr(files.os, "link", refuse_links)
-    assert not ours.save(tmp_path)  # the best there is: finishing refuses the mixture
+    assert not claim_a.save(tmp_path)  # the best there is: finishing refuses the mixture
     with pytest.raises(StoreError, match=r"another teacher \(A, now B\) are being made here"):
-        theirs.save(tmp_path)
+        claim_b.save(tmp_path)
 
 
 def slowly(other, folder):

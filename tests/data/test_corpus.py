@@ -124,10 +124,10 @@ def test_prompts_and_completions(tmp_path, kind):
         prompts, ends = zip(*pairs, strict=True)
         pq.write_table(pa.table({"prompt": prompts, "completion": ends}), path)
     corpus = scan(path)
-    found = corpus.read_shard(corpus.shards[0])
-    assert found.texts == ["Q: 1 + 1?\nA: 2", "no prompt", "é"]
-    assert found.prompt_bytes == [12, 0, 2]
-    plain = scan(write_corpus(tmp_path / "t.jsonl", found.texts))
+    documents = corpus.read_shard(corpus.shards[0])
+    assert documents.texts == ["Q: 1 + 1?\nA: 2", "no prompt", "é"]
+    assert documents.prompt_bytes == [12, 0, 2]
+    plain = scan(write_corpus(tmp_path / "t.jsonl", documents.texts))
     assert plain.fingerprint == corpus.fingerprint
     assert plain.prompt_fingerprint == "" != corpus.prompt_fingerprint
 
@@ -181,8 +181,8 @@ def test_hidden_files_are_skipped_and_links_are_read(tmp_path, capsys):
     (tmp_path / "corpus" / "a.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
     (tmp_path / "corpus" / "._a.jsonl").write_bytes(b"\x00\x05\x16\x07")  # of macOS
     assert all_texts(scan(tmp_path / "corpus")) == TEXTS
-    said = "skipped (hidden, or not .jsonl, .jsonl.gz, .jsonl.zst, .parquet, .txt): ._a.jsonl"
-    assert said in capsys.readouterr().err
+    message = "skipped (hidden, or not .jsonl, .jsonl.gz, .jsonl.zst, .parquet, .txt): ._a.jsonl"
+    assert message in capsys.readouterr().err
     write_corpus(tmp_path / ".b.jsonl", TEXTS)
     assert all_texts(scan(tmp_path / ".b.jsonl")) == TEXTS  # as it was named
 

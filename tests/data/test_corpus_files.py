@@ -189,9 +189,9 @@ def test_commands_and_training_with_s3(
         score += ["--out", f"{store}/scores"]
         assert main(score) == 0
         if name == "s3":
-            made = {one: server.objects(one) for one in ("rows", "scores")}
-            assert made == {one: contents(tmp_path / "stores" / one) for one in made}
-            largest = max(len(shard) for one in made.values() for shard in one.values())
+            made = {kind: server.objects(kind) for kind in ("rows", "scores")}
+            assert made == {kind: contents(tmp_path / "stores" / kind) for kind in made}
+            largest = max(len(shard) for objects in made.values() for shard in objects.values())
             monkeypatch.setenv("VOCAGNO_CACHE_GB", str(3 * largest / 1e9))
         data = {"train": corpus, "validation": f"{corpus}/b.jsonl.gz", "rows": f"{store}/rows"}
         options = {"data": data, "teacher": {"scores": f"{store}/scores"}}
@@ -199,7 +199,9 @@ def test_commands_and_training_with_s3(
         config = write_config(place, corpus, tokenizer_files, teacher_model, **options)
         assert train_here(config) == 0
         trained, validated = metrics(place / "run")
-        losses += [[one["loss"] for one in trained] + [one["validation_loss"] for one in validated]]
+        losses += [
+            [entry["loss"] for entry in trained] + [entry["validation_loss"] for entry in validated]
+        ]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 3
     assert "scores: s3://texts/scores" in (place / "run" / "config.yaml").read_text()

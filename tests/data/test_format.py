@@ -84,10 +84,10 @@ def made_from(count):
     return MADE_FROM | ({"candidates": count} if count else {})
 
 
-def assert_same_candidates(found, expected):
-    assert (found is None) == (expected is None)
-    for name in Candidates.__slots__ if found else ():
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+def assert_same_candidates(candidates, expected):
+    assert (candidates is None) == (expected is None)
+    for name in Candidates.__slots__ if candidates else ():
+        np.testing.assert_array_equal(getattr(candidates, name), getattr(expected, name))
 
 
 def test_scores_come_back_by_document(tmp_path, count):
@@ -97,21 +97,21 @@ def test_scores_come_back_by_document(tmp_path, count):
     assert len(store) == 8
     assert store.num_tokens == sum(len(document.nll) for document in expected)
     for index in (7, 0, 2, 6, 5, 1, 3, 4):
-        found = store.document(index)
-        np.testing.assert_array_equal(found.nll, expected[index].nll)
+        scores = store.document(index)
+        np.testing.assert_array_equal(scores.nll, expected[index].nll)
         sizes = np.diff(expected[index].spans, axis=1)[:, 0]
-        np.testing.assert_array_equal(found.spans[sizes > 0], expected[index].spans[sizes > 0])
-        assert found.candidates is None  # nobody asked for them
+        np.testing.assert_array_equal(scores.spans[sizes > 0], expected[index].spans[sizes > 0])
+        assert scores.candidates is None  # nobody asked for them
         if count:
-            found = store.document(index, candidates=True)
-            assert_same_candidates(found.candidates, expected[index].candidates)
+            scores = store.document(index, candidates=True)
+            assert_same_candidates(scores.candidates, expected[index].candidates)
     with pytest.raises(IndexError):
         store.document(8)
     sent = pickle.dumps(store)  # it goes to a worker by name
     assert len(sent) < 500
     np.testing.assert_array_equal(pickle.loads(sent).document(2).nll, expected[2].nll)
     if not count:
-        for ask in (store.document, lambda index, **given: store.piece(index, 0, 9, **given)):
+        for ask in (store.document, lambda index, **options: store.piece(index, 0, 9, **options)):
             with pytest.raises(
                 StoreError, match=r"has no candidates; `vocagno score --candidates`"
             ):
@@ -134,18 +134,18 @@ def test_a_store_without_candidates_has_the_bytes_of_releases_that_had_none(tmp_
 
 def test_what_is_not_as_its_inputs_say_is_not_written(tmp_path):
     """Nor what is no loss, such as a log-probability."""
-    for kept, said in ((CANDIDATES, 0), (0, CANDIDATES), (CANDIDATES, 4)):
-        given = [bytes(16)], documents(sizes=(3,), count=kept), made_from(said)
-        with pytest.raises(ValueError, match=rf"expected \(3, {said}\)"):
-            write_scores(tmp_path / "s.arrow", *given)
+    for kept, declared in ((CANDIDATES, 0), (0, CANDIDATES), (CANDIDATES, 4)):
+        shard = [bytes(16)], documents(sizes=(3,), count=kept), made_from(declared)
+        with pytest.raises(ValueError, match=rf"expected \(3, {declared}\)"):
+            write_scores(tmp_path / "s.arrow", *shard)
     for kind in ("sampled", "entropy"):
-        *given, inputs = given[0], documents(sizes=(3,), count=3), made_from(3) | {kind: True}
+        *shard, inputs = shard[0], documents(sizes=(3,), count=3), made_from(3) | {kind: True}
         with pytest.raises(ValueError, match=f"{kind} is False, and their inputs say True"):
-            write_scores(tmp_path / "s.arrow", *given, inputs)
+            write_scores(tmp_path / "s.arrow", *shard, inputs)
     for loss in (-1.5, np.inf):
         scores = DocumentScores(np.array([[0, 1]], np.int32), np.array([loss], np.float16))
         with pytest.raises(ValueError, match="an infinite or negative loss"):
-            write_scores(tmp_path / "s.arrow", given[0], [scores], MADE_FROM)
+            write_scores(tmp_path / "s.arrow", shard[0], [scores], MADE_FROM)
     assert not list(tmp_path.glob("*.arrow"))
 
 
@@ -189,8 +189,8 @@ def test_a_piece_of_a_long_document_aligns_as_the_whole_does(tmp_path, monkeypat
             reasons = vocagno.unmapped_reasons(tokens, part.spans, mapping, losses=losses)
             rows = np.where(mapping < 0, -1, mapping + part.first_row)
             results.append((rows, reasons, vocagno.reduce(losses, mapping)))
-        for ours, expected in zip(*results[::-1], strict=True):
-            np.testing.assert_array_equal(ours, expected)
+        for of_piece, expected in zip(*results[::-1], strict=True):
+            np.testing.assert_array_equal(of_piece, expected)
 
 
 @pytest.mark.parametrize(("length", "limit"), [(300, 3.5), (40, 5.0)])
@@ -211,14 +211,14 @@ def test_truncation_anywhere_is_seen_and_named(tmp_path):
         store = ScoreStore(tmp_path)
         with pytest.raises(StoreError, match=r"bytes, but the manifest says .* truncated"):
             store.document(0)
-        assert any("truncated" in what for _, what in store.damages())
+        assert any("truncated" in message for _, message in store.damages())
         with pytest.raises(StoreError, match="not a complete vocagno shard"):
             Shard(path)
     path.unlink()
     store = ScoreStore(tmp_path)
     with pytest.raises(StoreError, match="the shard is missing"):
         store.document(0)
-    assert [what for _, what in store.damages()] == [f"{path}: the shard is missing"]
+    assert [message for _, message in store.damages()] == [f"{path}: the shard is missing"]
 
 
 @pytest.mark.slow
@@ -240,14 +240,14 @@ def test_a_flipped_bit_is_seen_wherever_it_is(tmp_path, count):
         refusals = 0
         for number, document in enumerate(expected):
             try:
-                found = store.document(number, candidates=count > 0)
+                scores = store.document(number, candidates=count > 0)
             except StoreError:
                 refusals += 1
                 continue
-            assert_same_candidates(found.candidates, document.candidates)
-            np.testing.assert_array_equal(found.nll, document.nll)
+            assert_same_candidates(scores.candidates, document.candidates)
+            np.testing.assert_array_equal(scores.nll, document.nll)
             full = document.spans[:, 0] < document.spans[:, 1]
-            np.testing.assert_array_equal(found.spans[full], document.spans[full])
+            np.testing.assert_array_equal(scores.spans[full], document.spans[full])
         assert refusals or is_padding(path, bit // 8), f"bit {bit} changed nothing"
         refused += refusals > 0
         data[bit // 8] ^= 1 << bit % 8
@@ -289,9 +289,9 @@ def test_ten_thousand_shards_open_in_a_second(tmp_path):
     for name in names[1:]:
         (tmp_path / f"{name}.arrow").hardlink_to(tmp_path / f"{names[0]}.arrow")
     shard = ScoreShard(tmp_path / f"{names[0]}.arrow")
-    entry, what = entry_of(names[0], shard), shard.description
+    entry, description = entry_of(names[0], shard), shard.description
     entries = [replace(entry, name=name) for name in names]
-    Manifest(what.kind, what.version, what.made_from, entries).save(tmp_path)
+    Manifest(description.kind, description.version, description.made_from, entries).save(tmp_path)
     gc.freeze()  # else the collector walks what every test before this one has left
     try:
         began = time.process_time()  # of the processor: machines are shared
@@ -378,13 +378,13 @@ def test_rows_are_read_as_they_were_written(tmp_path):
     assert len(store) == len(rows)
     assert store.num_tokens == sum(len(row.ids) - 1 for row in rows)
     for index in rng.permutation(len(rows)):
-        found, expected = store[int(index)], rows[index]
-        np.testing.assert_array_equal(found.ids, expected.ids)
-        np.testing.assert_array_equal(found.documents, expected.documents)
-        np.testing.assert_array_equal(found.num_tokens, expected.num_tokens)
+        row, expected = store[int(index)], rows[index]
+        np.testing.assert_array_equal(row.ids, expected.ids)
+        np.testing.assert_array_equal(row.documents, expected.documents)
+        np.testing.assert_array_equal(row.num_tokens, expected.num_tokens)
         full = expected.spans[:, 0] < expected.spans[:, 1]
-        np.testing.assert_array_equal(found.spans[full], expected.spans[full])
-        assert (found.spans[~full, 0] >= found.spans[~full, 1]).all()
+        np.testing.assert_array_equal(row.spans[full], expected.spans[full])
+        assert (row.spans[~full, 0] >= row.spans[~full, 1]).all()
 
 
 def test_small_vocabularies_take_two_bytes_an_id(tmp_path):
@@ -415,8 +415,8 @@ def test_scores_are_found_by_what_a_document_says(tmp_path):
     write_scores(tmp_path / "scores" / "s.arrow", hashes, scores, MADE_FROM)
     finish_store(tmp_path / "scores", ["s"], SCORES)
     matched = MatchedScores(ScoreStore(tmp_path / "scores"), store)
-    found = [matched.piece(number, 0, 2).nll.tolist() for number in range(5)]
-    assert found == [[0.0], [], [2.0], [], [4.0]]
+    losses = [matched.piece(number, 0, 2).nll.tolist() for number in range(5)]
+    assert losses == [[0.0], [], [2.0], [], [4.0]]
     assert matched.missing_documents == 2
     _, tokens = store.documents()
     assert matched.missing_share == (tokens[1] + tokens[3]) / tokens.sum()
@@ -453,6 +453,6 @@ def test_a_shard_without_rows(tmp_path):
     finish_store(tmp_path, ["a", "b"], ROWS)
     store = RowStore(tmp_path)
     assert list(store.damages()) == []
-    found, tokens = store.documents()
+    text_hashes, tokens = store.documents()
     assert tokens.tolist() == [4, 0]
-    assert bytes(found[0]) == hashes[0]
+    assert bytes(text_hashes[0]) == hashes[0]

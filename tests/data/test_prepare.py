@@ -30,8 +30,7 @@ def prepare(tmp_path, tokenizer_files):
     options = f"--eos </s> --json --seq_len 16 --tokenizer {tokenizer_files}/student.json"
 
     def start(cache, workers, seconds=0.0):
-        own = f"--cache {tmp_path}/{cache} --workers {workers}"
-        words = f"prepare {corpus} {options} {own}".split()
+        words = f"prepare {corpus} {options} --cache {tmp_path}/{cache} --workers {workers}".split()
         return started(sys.executable, SLOW, *words, SECONDS=str(seconds))
 
     return start

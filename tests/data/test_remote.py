@@ -46,12 +46,12 @@ def make(corpus, folder, part=None, made_from=MADE_FROM, then=lambda number: Non
     made = []
 
     def make_one(shard, path, _):
-        found = corpus.read_shard(shard)
+        documents = corpus.read_shard(shard)
         if nll is None:
-            write_texts(path, found.texts, found.hashes, made_from)
+            write_texts(path, documents.texts, documents.hashes, made_from)
         else:
             scores = DocumentScores(np.array([[0, 10]], np.int32), np.array([nll], np.float16))
-            write_scores(path, found.hashes, [scores], made_from)
+            write_scores(path, documents.hashes, [scores], made_from)
         made.append(shard.first_document)
         then(shard.first_document)
 
@@ -68,20 +68,20 @@ def records(process):
     """The numbers of the shards that the attempts made, and which of these were killed."""
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors[-2000:]
-    found = [json.loads(line) for line in output.splitlines()]
-    ends = [one for one in found if isinstance(one, bool)]
-    return [one for one in found if not isinstance(one, bool)], ends
+    events = [json.loads(line) for line in output.splitlines()]
+    ends = [event for event in events if isinstance(event, bool)]
+    return [event for event in events if not isinstance(event, bool)], ends
 
 
 def test_the_form_of_addresses():
     """Sees an address whose slashes were merged, and a path or a drive that is taken for one."""
-    for given in ("s3://a/b", "s3:/a/b", Path("s3://a/b"), Address("s3://a//b")):
-        assert [str(path_of(given)), str(path_of(given) / "c")] == ["s3://a/b", "s3://a/b/c"]
-    for given in ("a/b", "C:/a", "file:///a", "/s3:/a", "a:b"):
-        assert not isinstance(path_of(given), Address)
-    for given in ("s3://", "s3:/"):
+    for path in ("s3://a/b", "s3:/a/b", Path("s3://a/b"), Address("s3://a//b")):
+        assert [str(path_of(path)), str(path_of(path) / "c")] == ["s3://a/b", "s3://a/b/c"]
+    for path in ("a/b", "C:/a", "file:///a", "/s3:/a", "a:b"):
+        assert not isinstance(path_of(path), Address)
+    for path in ("s3://", "s3:/"):
         with pytest.raises(AddressError, match="an address needs a bucket or a folder"):
-            path_of(given)
+            path_of(path)
     with pytest.raises(AddressError, match=r"^s3://a/b: expected a folder of this machine"):
         path_of("s3://a/b").mkdir()
 
@@ -91,12 +91,12 @@ def test_the_bytes_of_a_folder(corpus, server, tmp_path):
     assert make(corpus, Path(STORE)) == list(range(7))
     assert server.objects("store") == contents(tmp_path / "store")
     assert make(corpus, STORE) == []
-    found = state_of(corpus, path_of(STORE), TEXTS)
-    assert (found["finished"], found["shards_done"]) == (True, 7)
+    state = state_of(corpus, path_of(STORE), TEXTS)
+    assert (state["finished"], state["shards_done"]) == (True, 7)
     for name in server.objects("store").keys() - {"manifest.json"}:
         server.change(f"copy/{name}", (tmp_path / "store" / name).read_bytes())
-    found = state_of(corpus, path_of("s3://texts/copy"), TEXTS)
-    assert (found["finished"], found["shards_done"]) == (False, 7)
+    state = state_of(corpus, path_of("s3://texts/copy"), TEXTS)
+    assert (state["finished"], state["shards_done"]) == (False, 7)
     store = TextStore(STORE)
     assert [store.piece(n, 0, 10)[0] for n in (6, 0)] == ["document 6", "document 0"]
     assert list(store.damages()) == []
@@ -169,13 +169,13 @@ def test_the_manifest_names_what_the_bucket_has(name, request, tmp_path, monkeyp
     on("b", Part(1, 1), 1.001)
     monkeypatch.setenv("VOCAGNO_CACHE", str(tmp_path / "a"))
     finish_parts(store, SCORES)
-    assert [what for _, what in ScoreStore(store).damages()] == []
+    assert [message for _, message in ScoreStore(store).damages()] == []
     discard("manifest.json", *shards)
     on("c", None, 1.0)
     discard("manifest.json", shards[1])
     on("d", Part(2, 2), 1.001)
     assert on("c", None, 1.0) == []
-    assert [what for _, what in ScoreStore(store).damages()] == []
+    assert [message for _, message in ScoreStore(store).damages()] == []
     discard(shards[1])
     if name != STORE:  # S3 does not say so
         with pytest.raises(FileNotFoundError):
@@ -254,9 +254,9 @@ def test_a_damaged_object_is_named_and_never_read(corpus, server, tmp_path):
         server.change(f"store/{name}", content)
     store = TextStore(STORE)
     assert store.piece(2, 0, 9)[0] == "document "
-    faults = [what.partition(";")[0] for _, what in store.damages()]
+    faults = [message.partition(";")[0] for _, message in store.damages()]
     words = ["differs from its hash in the manifest"] * 2 + ["the shard is missing"]
-    assert faults == [f"{STORE}/{name}: {what}" for name, what in zip(names, words, strict=True)]
+    assert faults == [f"{STORE}/{name}: {fault}" for name, fault in zip(names, words, strict=True)]
     for number, fault in zip((1, 3, 5), faults, strict=True):
         with pytest.raises(StoreError, match=f"^{fault}; delete the shard"):
             store.piece(number, 0, 9)

@@ -75,9 +75,9 @@ def test_every_example_is_run_here():
 
 @pytest.mark.parametrize("example", [*LEARNING, "align", "bits_per_byte"])
 def test_without_arguments_an_example_says_how_it_is_started(example):
-    said = run(example, status=1)
-    assert f"\npython examples/{example}.py " in said
-    assert "Traceback" not in said
+    stderr = run(example, status=1)
+    assert f"\npython examples/{example}.py " in stderr
+    assert "Traceback" not in stderr
 
 
 @pytest.mark.parametrize("example", LEARNING)
@@ -94,8 +94,8 @@ def test_scores_of_another_corpus_stop_an_example(tmp_path, prepared, teacher_mo
     corpus = write_corpus(tmp_path / "other.jsonl", [f"{text}!" for text in TEXTS])
     scores = runs.score_here(corpus, teacher_model, tmp_path / "scores")
     parts = prepared / "student", prepared / "rows", scores, tmp_path / "out"
-    said = run(example, *parts, status=1)
-    assert "(100.00% of its tokens), and guidance.min_coverage is 99.00%" in said
+    stderr = run(example, *parts, status=1)
+    assert "(100.00% of its tokens), and guidance.min_coverage is 99.00%" in stderr
 
 
 @pytest.mark.parametrize("example", LEARNING)
@@ -109,7 +109,7 @@ def test_rows_of_another_tokenizer_stop_an_example(tmp_path, prepared, tokenizer
 def moved_share(before, after):
     """Of the weights of all layers: in bfloat16 most would stay as they are."""
     pairs = zip(before.model.layers.parameters(), after.model.layers.parameters(), strict=True)
-    moved = torch.cat([(one != other).flatten() for one, other in pairs])
+    moved = torch.cat([(old != new).flatten() for old, new in pairs])
     return moved.float().mean().item()
 
 
@@ -178,9 +178,11 @@ def test_a_step_of_the_trainer_is_the_step_of_equation_3(prepared, trained, opti
     whole = trained(8, 1, **options)
     cut = trained(2, 4, **options)
     before = dict(start.named_parameters())
-    for one, two in zip(whole.model.named_parameters(), cut.model.named_parameters(), strict=True):
-        moved = one[1] - before[one[0]]
-        assert (one[1] - two[1]).norm() <= 1e-4 * moved.norm()
+    for named_weight, cut_weight in zip(
+        whole.model.named_parameters(), cut.model.named_parameters(), strict=True
+    ):
+        moved = named_weight[1] - before[named_weight[0]]
+        assert (named_weight[1] - cut_weight[1]).norm() <= 1e-4 * moved.norm()
     # The same step by hand: the rows that the Trainer drew, from all logits.
     drawn = next(iter(whole.get_train_dataloader()))
     guidance = GuidanceConfig(**{"top_fraction": 0.4} | options)
@@ -188,10 +190,10 @@ def test_a_step_of_the_trainer_is_the_step_of_equation_3(prepared, trained, opti
     nll = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), drawn["labels"].flatten(), reduction="none"
     ).view(drawn["labels"].shape)
-    given = GuidanceTensors.of(drawn), drawn["labels"]
-    weights = token_weights(nll, *given, guidance)
+    inputs = GuidanceTensors.of(drawn), drawn["labels"]
+    weights = token_weights(nll, *inputs, guidance)
     assert 0.1 < weights.sum() / (drawn["labels"] >= 0).sum() < 0.9
-    counted = weights.sum() if guidance.normalize == "selected" else (given[1] >= 0).sum()
+    counted = weights.sum() if guidance.normalize == "selected" else (inputs[1] >= 0).sum()
     ((nll * weights).sum() / counted).backward()
     for name, parameter in whole.model.named_parameters():
         expected = before[name] - 0.1 * before[name].grad
@@ -204,12 +206,12 @@ def test_a_trained_model_still_evaluates_and_generates(trained, prepared):
     ids = torch.tensor([[1, 5, 9]])
     assert model(input_ids=ids).logits.shape[:2] == (1, 3)
     assert model.generate(ids, max_new_tokens=2, do_sample=False).shape == (1, 5)
-    found = trainer.evaluate()
+    metrics = trainer.evaluate()
     with torch.no_grad():
         rows = RowStore(prepared / "rows")
         ids = torch.stack([torch.from_numpy(rows[i].ids.astype("int64")) for i in range(4)])
         expected = model(input_ids=ids, labels=ids).loss
-    assert found["eval_loss"] == pytest.approx(float(expected), rel=1e-4)
+    assert metrics["eval_loss"] == pytest.approx(float(expected), rel=1e-4)
 
 
 def test_the_trainer_trains_the_adapters_of_a_peft_model(tmp_path, trained, prepared):
@@ -221,9 +223,9 @@ def test_the_trainer_trains_the_adapters_of_a_peft_model(tmp_path, trained, prep
         return peft.get_peft_model(model, settings)
 
     whole, cut = (trained(8 // n, n, wrap=adapted).model for n in (1, 4))
-    for (name, one), two in zip(whole.named_parameters(), cut.parameters(), strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
-        assert one.requires_grad == ("lora_" in name)
+    for (name, weight), cut_weight in zip(whole.named_parameters(), cut.parameters(), strict=True):
+        torch.testing.assert_close(weight, cut_weight, rtol=1e-4, atol=1e-6)
+        assert weight.requires_grad == ("lora_" in name)
     moved = [p.abs().sum() for name, p in whole.named_parameters() if "lora_B" in name]
     assert min(moved) > 0  # zero before
     whole.save_pretrained(tmp_path / "adapters")
@@ -259,18 +261,18 @@ def test_methods_that_the_trainer_cannot_have_are_refused(trained, guidance):
 
 def test_the_align_example_prints_a_line_for_each_token(tokenizer_files):
     files = (tokenizer_files / f"{side}.json" for side in ("student", "teacher"))
-    first, *others = run("align", *files, "17 and 25").splitlines()
+    first, *lines = run("align", *files, "17 and 25").splitlines()
     assert first.startswith("▁")
-    assert all(line.endswith("]") and "[]" not in line for line in others)
+    assert all(line.endswith("]") and "[]" not in line for line in lines)
 
 
 def test_two_models_need_no_more_bits_than_their_mean(tmp_path, prepared, teacher_model):
     (tmp_path / "text.txt").write_text("\n".join(TEXTS[:6]), encoding="utf-8")
     models = prepared / "student", teacher_model
     lines = run("bits_per_byte", *models, tmp_path / "text.txt").splitlines()
-    own, other, both = (float(line.split()[0]) for line in lines[:3])
+    student_bits, teacher_bits, both = (float(line.split()[0]) for line in lines[:3])
     assert lines[2].endswith("both together")
-    assert both <= (own + other) / 2 + 0.001  # as the logarithm is concave
+    assert both <= (student_bits + teacher_bits) / 2 + 0.001  # as the logarithm is concave
     assert all(line.endswith("nats") for line in lines[3:5])
 
 
@@ -292,8 +294,8 @@ def asked_of_probe(tmp_path_factory, prepared, teacher_model):
 
 def above_majority(printed):
     """Points of the teacher's probe, of its scores carried over, and of the student's probe."""
-    found = [line.replace("%", "").split()[1:3] for line in printed.splitlines()[1:4]]
-    return [float(accuracy) - float(majority) for majority, accuracy in found]
+    shares = [line.replace("%", "").split()[1:3] for line in printed.splitlines()[1:4]]
+    return [float(accuracy) - float(majority) for majority, accuracy in shares]
 
 
 @pytest.fixture
@@ -318,8 +320,8 @@ def test_a_wrong_mapping_shows(asked_of_probe, probe_here, monkeypatch):
         (lambda mapping: np.roll(mapping, 1, axis=0), (33, 41)),
     ):
 
-        def wrong(spans, others, disorder=disorder, **boundaries):
-            mapping = align(spans, others, **boundaries)
+        def wrong(spans, other_spans, disorder=disorder, **boundaries):
+            mapping = align(spans, other_spans, **boundaries)
             return disorder(mapping) if boundaries else mapping  # tokens to bytes, for the labels
 
         monkeypatch.setattr(vocagno, "align", wrong)

@@ -50,12 +50,12 @@ def test_a_count_of_other_guidance_gives_no_loss():
     """On the CPU it is an error."""
     _, teacher, labels = (tensor.to(DEVICE) for tensor in batch())
     hidden, weight = (torch.ones(*shape, 8, device=DEVICE) for shape in (labels.shape, (50,)))
-    given = hidden, weight.requires_grad_(), labels, teacher, GuidanceConfig(top_fraction=0.4)
+    arguments = hidden, weight.requires_grad_(), labels, teacher, GuidanceConfig(top_fraction=0.4)
     if DEVICE == "cpu":
         with pytest.raises(ValueError, match="num_kept is 9"):
-            selective_cross_entropy(*given, num_kept=9)
+            selective_cross_entropy(*arguments, num_kept=9)
     else:
-        assert selective_cross_entropy(*given, num_kept=9)[0].isnan()
+        assert selective_cross_entropy(*arguments, num_kept=9)[0].isnan()
 
 
 @pytest.mark.parametrize("how", ["max", "mean", "sum", "min"])
@@ -89,14 +89,14 @@ def test_every_head_loss_gives_the_gradients_of_all_logits(how, precision, monke
     with torch.autocast(DEVICE, torch.bfloat16, enabled=precision == "bf16"), way:
         loss, metrics = selective_cross_entropy(hidden, weight, labels, teacher, guidance)
     loss.backward()
-    ours = [hidden.grad.clone(), weight.grad.clone()]
+    gradients = [hidden.grad.clone(), weight.grad.clone()]
     hidden.grad = weight.grad = None
     logits = hidden @ weight.T
     nll = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), reduction="none"
     ).view(labels.shape)
     (nll * metrics.weights_BT).sum().backward()
-    for gradient, expected in zip(ours, (hidden.grad, weight.grad), strict=True):
+    for gradient, expected in zip(gradients, (hidden.grad, weight.grad), strict=True):
         difference = (gradient - expected).norm() / expected.norm()
         assert difference <= (1e-5 if precision == "fp32" else 2e-2)
 
@@ -109,13 +109,13 @@ def test_an_own_head_gives_the_gradients_of_all_logits():
         student = GuidedStudent(model, GuidanceConfig(top_fraction=0.4))
     output = student(ids, labels[:, :32], teacher[:, :32])
     output.loss.backward()
-    ours = {name: p.grad.clone() for name, p in model.named_parameters()}
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
     logits = model(ids, use_cache=False).logits.flatten(0, 1)
     nll = torch.nn.functional.cross_entropy(logits, labels[:, :32].flatten(), reduction="none")
     (nll * output.weights_BT.flatten()).sum().backward()
     for name, parameter in model.named_parameters():
-        difference = (ours[name] - parameter.grad).norm()
+        difference = (gradients[name] - parameter.grad).norm()
         assert difference <= 1e-4 * (1 + parameter.grad.norm()), name
 
 
@@ -140,7 +140,7 @@ def test_distillation_is_that_of_the_cpu_and_does_not_make_the_host_wait(method)
     )
     _, _, labels = batch()
     partner = torch.randint(-1, 30, labels.shape, generator=generator)
-    found, guidance = {}, GuidanceConfig(method=method)
+    outputs, guidance = {}, GuidanceConfig(method=method)
     for device in ("cpu", DEVICE):
         leaves = [leaf.to(device).requires_grad_() for leaf in (hidden, weight)]
         head = LanguageHead(teacher_weight.to(device))
@@ -151,9 +151,9 @@ def test_distillation_is_that_of_the_cpu_and_does_not_make_the_host_wait(method)
                 student = LanguageHead(leaves[1])
                 loss, _ = method_of(guidance).distill(leaves[0], student, *arguments)
                 gradients = torch.autograd.grad(loss, leaves)
-        found[device] = [loss.detach().cpu(), *(gradient.cpu() for gradient in gradients)]
-    for mine, expected in zip(found[DEVICE], found["cpu"], strict=True):
-        torch.testing.assert_close(mine, expected, atol=1e-3, rtol=1e-3)
+        outputs[device] = [loss.detach().cpu(), *(gradient.cpu() for gradient in gradients)]
+    for output, expected in zip(outputs[DEVICE], outputs["cpu"], strict=True):
+        torch.testing.assert_close(output, expected, atol=1e-3, rtol=1e-3)
 
 
 def test_chunks_are_those_of_the_cpu():
@@ -163,8 +163,8 @@ def test_chunks_are_those_of_the_cpu():
     config = GuidanceConfig(method="chunk", chunks=8)
 
     def weights_of(nll, losses, labels, chunks):
-        given = GuidanceTensors(teacher_loss=losses, chunks=chunks)
-        return token_weights(nll, given, labels, config)
+        guidance_tensors = GuidanceTensors(teacher_loss=losses, chunks=chunks)
+        return token_weights(nll, guidance_tensors, labels, config)
 
     tensors = student, teacher, labels, chunks
     with no_waiting():

@@ -70,9 +70,9 @@ def test_states_are_those_of_a_plain_call(dtype):
     ids = torch.randint(0, 50, (2, 2048), device=DEVICE)
     with torch.inference_mode():
         with no_waiting():
-            ours = hidden_states(model, ids)
+            states = hidden_states(model, ids)
         plain = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-    assert torch.equal(ours, plain)
+    assert torch.equal(states, plain)
 
 
 @pytest.mark.parametrize("batching", ["buckets", "packed"])
@@ -83,9 +83,9 @@ def test_scores_are_those_of_the_cpu(batching):
     options = {"batch_tokens": 64, "width": 64, "batching": batching}
     expected = dict(TransformersScorer(model, **options).score(windows))
     scorer = TransformersScorer(model.to(DEVICE), **options)
-    found = dict(scorer.score(windows))
+    device_losses = dict(scorer.score(windows))
     for number, losses in expected.items():
-        np.testing.assert_allclose(found[number], losses, atol=1e-4)
+        np.testing.assert_allclose(device_losses[number], losses, atol=1e-4)
     passes = list(scorer.passes(windows))
     with no_waiting():
         for one_pass in passes:

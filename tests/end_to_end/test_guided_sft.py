@@ -51,7 +51,7 @@ def teacher(teacher_model):
     return ConfiguredTeacher(config, teacher_model, torch.device("cpu")).load()
 
 
-def options(folder, **more):
+def options(folder, **settings):
     return {
         "output_dir": str(folder),
         "max_steps": STEPS,
@@ -65,7 +65,7 @@ def options(folder, **more):
         "bf16": False,
         "disable_tqdm": True,
         "max_grad_norm": 0.0,
-        **more,
+        **settings,
     }
 
 
@@ -82,7 +82,7 @@ def of_trl(tmp_path, student):
     class GuidedSFTTrainer(GuidedTrainer, SFTTrainer):
         pass
 
-    def make(columns, guidance, model=None, *, loss_type=None, **more):
+    def make(columns, guidance, model=None, *, loss_type=None, **arguments):
         skips = {"dataset_kwargs": {"skip_prepare_dataset": True}, "gradient_checkpointing": False}
         skips |= {"loss_type": loss_type} if loss_type else {}
         return GuidedSFTTrainer(
@@ -92,7 +92,7 @@ def of_trl(tmp_path, student):
             train_dataset=columns,
             data_collator=DataCollatorWithTeacherLoss(guidance),
             processing_class=student,
-            **more,
+            **arguments,
         )
 
     return make
@@ -109,7 +109,7 @@ def test_every_trainer_has_the_losses_of_our_own_rows(tmp_path, student, teacher
     stream = join_documents(spans.encode(TEXTS), 0, spans.prefix_ids, student.eos_token_id)
     rows = document_rows(stream)
     width = max(len(row.ids) for row in rows)
-    own = GuidedCollator(scores, guidance, seq_len=width - 1, line_ends=spans.line_ends())
+    collate = GuidedCollator(scores, guidance, seq_len=width - 1, line_ends=spans.line_ends())
     columns = add_teacher_loss(
         datasets.Dataset.from_dict({"text": TEXTS}), student, teacher, guidance
     )
@@ -121,7 +121,7 @@ def test_every_trainer_has_the_losses_of_our_own_rows(tmp_path, student, teacher
             train_dataset=dataset,
             data_collator=collator,
         )
-        for dataset, collator in ((rows, own), (columns, DataCollatorWithTeacherLoss(guidance)))
+        for dataset, collator in ((rows, collate), (columns, DataCollatorWithTeacherLoss(guidance)))
     )
     trainer = of_trl(columns, guidance, eval_dataset=columns.select(range(4)))
     expected = losses(of_rows)
@@ -154,9 +154,9 @@ def test_adapters_that_trl_adds_are_trained(student, teacher, of_trl):
     columns = add_teacher_loss(texts, student, teacher, guidance)
     trainer = of_trl(columns, guidance, peft_config=adapters)
     losses(trainer)
-    added = {name: one for name, one in trainer.model.named_parameters() if "lora_B" in name}
+    added = {name: weight for name, weight in trainer.model.named_parameters() if "lora_B" in name}
     assert added
-    assert all(one.abs().sum() > 0 for one in added.values())
+    assert all(weight.abs().sum() > 0 for weight in added.values())
 
 
 def test_the_example_trains_on_conversations(tmp_path, tokenizers, student, teacher_model):

@@ -163,19 +163,19 @@ def weights_before(architecture, tokenizer_files):
 
 
 def check_same(folder, name, other, start):
-    ours, theirs = (metrics(folder / which)[0] for which in (name, other))
-    assert [entry["step"] for entry in ours] == list(range(1, STEPS + 1))
-    for mine, expected in zip(ours, theirs, strict=True):
-        assert mine["loss"] == pytest.approx(expected["loss"], rel=1e-5)
-        assert mine["kept_loss"] == pytest.approx(expected["kept_loss"], rel=1e-4)
-        assert mine["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
+    log, other_log = (metrics(folder / which)[0] for which in (name, other))
+    assert [entry["step"] for entry in log] == list(range(1, STEPS + 1))
+    for entry, expected in zip(log, other_log, strict=True):
+        assert entry["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+        assert entry["kept_loss"] == pytest.approx(expected["kept_loss"], rel=1e-4)
+        assert entry["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
         for counted in ("tokens", "coverage", "scored", "unmapped"):
-            assert mine.get(counted) == expected.get(counted)
-        assert mine["kept_fraction"] == pytest.approx(expected["kept_fraction"], rel=1e-6)
-        assert mine.get("threshold") == pytest.approx(expected.get("threshold"), abs=1e-4)
-    (mine,), (expected,) = (metrics(folder / which)[1] for which in (name, other))
-    assert mine["validation_tokens"] == expected["validation_tokens"] > 100
-    assert mine["validation_loss"] == pytest.approx(expected["validation_loss"], rel=1e-5)
+            assert entry.get(counted) == expected.get(counted)
+        assert entry["kept_fraction"] == pytest.approx(expected["kept_fraction"], rel=1e-6)
+        assert entry.get("threshold") == pytest.approx(expected.get("threshold"), abs=1e-4)
+    (validation,), (expected,) = (metrics(folder / which)[1] for which in (name, other))
+    assert validation["validation_tokens"] == expected["validation_tokens"] > 100
+    assert validation["validation_loss"] == pytest.approx(expected["validation_loss"], rel=1e-5)
     weights, expected = (final_weights(folder / which) for which in (name, other))
     moved, difference = 0.0, 0.0
     for key in expected:
@@ -220,9 +220,9 @@ def test_two_processes_train_as_one_by_every_method(
         "random": (),
     }.get(method, ("mean_teacher_loss", "mean_excess_loss"))
     logs = (metrics(matrix / which)[0] for which in (name, f"1-ddp-{method}"))
-    for mine, expected in zip(*logs, strict=True):
+    for entry, expected in zip(*logs, strict=True):
         for quantity in measured:
-            assert mine[quantity] == pytest.approx(expected[quantity], rel=1e-4)
+            assert entry[quantity] == pytest.approx(expected[quantity], rel=1e-4)
 
 
 def test_the_held_out_rows_do_not_divide_evenly(matrix):
@@ -234,13 +234,13 @@ def test_the_held_out_rows_do_not_divide_evenly(matrix):
 def test_two_processes_in_bfloat16(matrix, wrapper):
     """Losses, sums and counts keep their type, so that all that was aligned is counted."""
     name, other = f"2-1-{wrapper}-stored-bf16", "1-1-ddp-stored"
-    ours, theirs = (metrics(matrix / which)[0] for which in (name, other))
-    assert len(ours) == STEPS
-    for mine, expected in zip(ours, theirs, strict=True):
-        assert mine["loss"] == pytest.approx(expected["loss"], rel=2e-3)
-        assert mine["mean_teacher_loss"] == pytest.approx(expected["mean_teacher_loss"], rel=1e-6)
-        assert mine["grad_norm"] == pytest.approx(expected["grad_norm"], rel=0.05)
-        assert mine["kept_fraction"] == expected["kept_fraction"]
+    log, other_log = (metrics(matrix / which)[0] for which in (name, other))
+    assert len(log) == STEPS
+    for entry, expected in zip(log, other_log, strict=True):
+        assert entry["loss"] == pytest.approx(expected["loss"], rel=2e-3)
+        assert entry["mean_teacher_loss"] == pytest.approx(expected["mean_teacher_loss"], rel=1e-6)
+        assert entry["grad_norm"] == pytest.approx(expected["grad_norm"], rel=0.05)
+        assert entry["kept_fraction"] == expected["kept_fraction"]
     weights = final_weights(matrix / name)
     assert all(weight.dtype == torch.float32 for weight in weights.values())
 
@@ -262,12 +262,12 @@ def test_two_processes_go_on_to_the_same_bits(matrix):
         "--output",
         str(matrix / dropout),
     ]
-    more = [
+    new_cells = [
         ["one", True, [*arguments[fsdp2], "--output", str(matrix / "one")], fsdp2],
         [dropout, False, with_dropout],
         ["two", False, [*with_dropout, "--output", str(matrix / "two")], dropout],
     ]
-    (matrix / "more.json").write_text(json.dumps(more))
+    (matrix / "more.json").write_text(json.dumps(new_cells))
     run(2, SCRIPT, CELLS=str(matrix / "more.json"), RECORD=str(matrix))
     for name, resumed in ((fsdp2, "one"), (dropout, "two")):
         assert same_weights(matrix / name, matrix / resumed)

@@ -38,9 +38,9 @@ def made(tmp_path, tokenizers):
     documents = documents_of(tokenizers["llama"], texts)
     prefix = write_megatron(tmp_path / "corpus", documents)
     student, teacher = (TokenSpans(tokenizers[name]) for name in ("llama", "byte-level"))
-    given = open_token_file(prefix), student, store, tmp_path / "corpus.baked"
+    arguments = open_token_file(prefix), student, store, tmp_path / "corpus.baked"
     targets = BucketTargets(buckets(student, teacher), 3)
-    bake_file(*given, GuidanceConfig(unit="token"), GuidanceConfig(), targets)
+    bake_file(*arguments, GuidanceConfig(unit="token"), GuidanceConfig(), targets)
     return prefix, documents
 
 
@@ -149,27 +149,27 @@ def test_the_teacher_s_share_is_added_to_the_weighted_loss(example, made):
     logits = torch.randn(1, 20, size, generator=draw)
     labels = torch.randint(size, (1, 20), generator=draw)
     mask = (torch.rand(1, 20, generator=draw) > 0.3).float()
-    given = {
+    batch = {
         "weights": torch.from_numpy(baked.weights[None, :20] / np.float32(255)),
         "candidates": torch.from_numpy(np.array(baked.candidates[None, :20])),
         "candidate_mass": torch.from_numpy(np.float32(baked.candidate_mass[None, :20])),
     }
     loss, count, _ = example.distill_loss_func(
-        mask, logits, labels, buckets=baked.buckets(), **given
+        mask, logits, labels, buckets=baked.buckets(), **batch
     )
-    given["candidates"] = torch.full_like(given["candidates"], -1)
-    plain, _, _ = example.distill_loss_func(mask, logits, labels, buckets=baked.buckets(), **given)
+    batch["candidates"] = torch.full_like(batch["candidates"], -1)
+    plain, _, _ = example.distill_loss_func(mask, logits, labels, buckets=baked.buckets(), **batch)
     nll = torch.nn.functional.cross_entropy(logits[0], labels[0], reduction="none")
-    torch.testing.assert_close(plain, (nll * mask[0] * given["weights"][0]).sum())
+    torch.testing.assert_close(plain, (nll * mask[0] * batch["weights"][0]).sum())
     assert abs(float(loss - plain)) > 0.1
     assert count == mask.sum()
     half, _, _ = example.distill_loss_func(
-        mask / 2, logits, labels, buckets=baked.buckets(), **given
+        mask / 2, logits, labels, buckets=baked.buckets(), **batch
     )
     torch.testing.assert_close(half, plain / 2)  # as that of losses
-    for table, more in ((None, given), (baked.buckets(), {"weights": given["weights"]})):
+    for table, tensors in ((None, batch), (baked.buckets(), {"weights": batch["weights"]})):
         with pytest.raises(ValueError, match="are needed together"):
-            example.distill_loss_func(mask, logits, labels, buckets=table, **more)
+            example.distill_loss_func(mask, logits, labels, buckets=table, **tensors)
 
 
 def test_the_paper_s_rule_from_losses(example):

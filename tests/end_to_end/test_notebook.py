@@ -46,12 +46,12 @@ def shown(source, scope, monkeypatch):
 def test_every_cell_runs_and_shows_what_the_text_says(project, monkeypatch, capsys):
     notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     assert notebook["nbformat"] == 4
-    scope, results = {}, []
+    scope, outputs = {}, []
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             assert cell["outputs"] == []  # none is kept
-            results.append(shown(cell["source"], scope, monkeypatch))
-    alignment, mapping, guided, page = [one for one in results if one is not None]
+            outputs.append(shown(cell["source"], scope, monkeypatch))
+    alignment, mapping, guided, page = [output for output in outputs if output is not None]
     assert "data-student" in alignment._repr_html_()
     assert len(mapping) == 8
     assert "How to read this" in guided._repr_html_()

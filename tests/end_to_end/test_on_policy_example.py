@@ -106,21 +106,20 @@ class Manager:
 
 def test_verl_gets_rows_of_the_students_sequence(example, sides, sampled):
     prompt, response, num_more, read = sampled
-    own, manager = -np.random.default_rng(1).exponential(1, len(response)), Manager()
-    found = asyncio.run(
+    logprobs, manager = -np.random.default_rng(1).exponential(1, len(response)), Manager()
+    sequence, rows = asyncio.run(
         example.AcrossTokenizers(manager).compute_teacher_logprobs(
-            prompt, response, own, routing_key="math"
+            prompt, response, logprobs, routing_key="math"
         )
     )
     ids, total = of_teacher(sides[1], read)
     assert (manager.asked, manager.routing_key) == (ids, "math")
-    sequence, rows = found
     assert sequence[:, 0].tolist() == [*prompt[1:], *response, 0]
     assert rows.shape == (len(prompt) + len(response), 1)
     of_response = rows[len(prompt) - 1 : -1, 0]
     assert of_response[:-num_more].sum() == pytest.approx(total, rel=1e-5)
     # No counterpart: no difference.
-    np.testing.assert_allclose(of_response[-num_more:], own[-num_more:], rtol=1e-6)
+    np.testing.assert_allclose(of_response[-num_more:], logprobs[-num_more:], rtol=1e-6)
     assert not rows[: len(prompt) - 1].any()
     assert rows[-1] == 0
 

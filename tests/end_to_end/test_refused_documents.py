@@ -43,15 +43,15 @@ def made(tmp_path_factory):
     return folder
 
 
-def prepare(made, out, *more):
+def prepare(made, out, *flags):
     corpus, tokenizer = made / "c.jsonl", made / "student.json"
     options = ["--tokenizer", tokenizer, "--eos", "</s>", "--seq_len", 32, "--out", out]
-    return main(list(map(str, ["prepare", corpus, *options, "--cache", made / "cache", *more])))
+    return main(list(map(str, ["prepare", corpus, *options, "--cache", made / "cache", *flags])))
 
 
-def score(made, out, *more):
+def score(made, out, *flags):
     options = ["--teacher.model", made / "teacher", "--cache", made / "cache", "--out", out]
-    return list(map(str, ["score", made / "c.jsonl", *options, "--json", *more]))
+    return list(map(str, ["score", made / "c.jsonl", *options, "--json", *flags]))
 
 
 def reported(store):
@@ -118,12 +118,12 @@ def test_training_counts_what_the_teacher_could_not_read(
     (entry,) = metrics(tmp_path / "run")[0]
     assert entry["unmapped"]["missing"] >= len(f"{KNIGHT}: {TEXTS[KNIGHT % 6]} ♞") // 2
     assert entry["coverage"] == entry["scored"] == 1
-    said = capsys.readouterr().err
-    assert "omitted 5 of 1,000 documents" in said
-    assert "the teacher could not read 1 of " in said
+    stderr = capsys.readouterr().err
+    assert "omitted 5 of 1,000 documents" in stderr
+    assert "the teacher could not read 1 of " in stderr
     assert train_here(path, "--data.max_refused", 0, "--output", tmp_path / "none") == 2
-    said = capsys.readouterr().err
-    assert "of 1,000 documents cannot be placed in their text, and max_refused" in said
+    stderr = capsys.readouterr().err
+    assert "of 1,000 documents cannot be placed in their text, and max_refused" in stderr
 
 
 @pytest.mark.parametrize("share", ["0", "0.001"])
@@ -135,10 +135,10 @@ def test_more_than_the_limit_is_an_error_that_says_how_to_go_on(made, tmp_path, 
     options = ["--tokenizer", made / "student.json", "--eos", "</s>", "--cache", tmp_path]
     command = list(map(str, ["prepare", corpus, *options, "--workers", "1"]))
     assert main([*command, "--max_refused", share]) == 2
-    said = capsys.readouterr().err
-    assert f"and max_refused allows {'none' if share == '0' else '0.10% or 10'}" in said
-    assert re.search(r"more\.jsonl, line (4|\d{3,4}): cannot be tokenized", said)
-    assert "raise max_refused (data.max_refused of a run" in said
+    stderr = capsys.readouterr().err
+    assert f"and max_refused allows {'none' if share == '0' else '0.10% or 10'}" in stderr
+    assert re.search(r"more\.jsonl, line (4|\d{3,4}): cannot be tokenized", stderr)
+    assert "raise max_refused (data.max_refused of a run" in stderr
     assert main([*command, "--max_refused", "0.02"]) == 0
     assert "omitted 11 of 1,006 documents" in capsys.readouterr().err
     for wrong in ("-1", "2"):

@@ -17,15 +17,15 @@ def test_wrong_losses_are_reported_after_all_lines(corpus, tokenizer_files, monk
     options = argparse.Namespace(
         corpus=corpus, documents=3, characters=None, batch_tokens=128, batching="buckets", repeats=1
     )
-    given = options, tiny_llama(spans.vocabulary_size), spans, "tiny"
-    assert scoring.measure(*given)["ratio"] > 0
+    inputs = options, tiny_llama(spans.vocabulary_size), spans, "tiny"
+    assert scoring.measure(*inputs)["ratio"] > 0
 
     def shifted(*arguments):
         run = plain(*arguments)
         return lambda: ((number, nll + 5.0) for number, nll in run())
 
     monkeypatch.setattr(scoring, "_plain", shifted)
-    line = scoring.measure(*given)
+    line = scoring.measure(*inputs)
     assert "losses differ" in line["outcome"]
     assert "ratio" not in line
     assert line["of_wrong_losses"]["largest_difference"] == pytest.approx(5.0, abs=0.1)

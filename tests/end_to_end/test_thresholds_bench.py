@@ -117,11 +117,11 @@ def test_a_rule_drops_what_is_left_after_the_tokens_that_do_not_compete():
 def test_memory_is_that_of_the_kind_that_is_named(options, monkeypatch):
     ran = []
     peak = training.peak
-    monkeypatch.setattr(training, "peak", lambda *given: ran.append(given[1]) or peak(*given))
+    monkeypatch.setattr(training, "peak", lambda *args: ran.append(args[1]) or peak(*args))
     options.kind, options.rule = "one pass, 70%", [[0.7, 1.0, 0.7], [0.98, -1.0, 0.98]]
-    found = thresholds.memory(options)
+    memory = thresholds.memory(options)
     assert ran == ["one pass, 70%"]
-    assert found["peak_mb"] > 0
+    assert memory["peak_mb"] > 0
 
 
 @pytest.mark.parametrize("difference", [1e-3, float("nan")])
@@ -138,12 +138,12 @@ def test_a_rival_of_our_loop_gives_the_same(options):
     generator = torch.Generator().manual_seed(0)
     hidden, weight = (torch.randn(*of, 8, generator=generator) for of in ((2, 16), (50,)))
     labels, teacher = torch.randint(50, (2, 16), generator=generator), torch.zeros(2, 16)
-    found = []
+    outputs = []
     for way in (nullcontext(), head_losses.in_place_of_ours("torch")):
         leaves = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
         with way:
             loss, _ = selective_cross_entropy(*leaves, labels, teacher, GuidanceConfig(**options))
         loss.backward()
-        found.append([loss, *(leaf.grad for leaf in leaves)])
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+        outputs.append([loss, *(leaf.grad for leaf in leaves)])
+    for our_tensor, rival_tensor in zip(*outputs, strict=True):
+        torch.testing.assert_close(our_tensor, rival_tensor, rtol=1e-5, atol=1e-6)

@@ -21,12 +21,12 @@ from tiny_models import tiny_llama
 
 benchmark = load_example("trl_gold/benchmark")
 ENDS = {"llama": "</s>"}
-found = importlib.metadata.version("trl")
+trl_version = importlib.metadata.version("trl")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        found != benchmark.VERSION,
-        reason=f"the patch is for trl {benchmark.VERSION}, here is {found}",
+        trl_version != benchmark.VERSION,
+        reason=f"the patch is for trl {benchmark.VERSION}, here is {trl_version}",
     ),
 ]
 
@@ -39,7 +39,7 @@ def fast(tokenizer, end="<|endoftext|>"):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return benchmark.patched(tmp_path_factory.mktemp("trl"))
+    return benchmark.patch_trl(tmp_path_factory.mktemp("trl"))
 
 
 @pytest.fixture(scope="module")
@@ -105,13 +105,13 @@ def test_the_tests_of_the_example_pass(folder):
     ids=["usual", "with EOS", "hybrid"],
 )
 def test_losses_and_weights_stay_where_both_versions_agree(versions, train, options):
-    (losses, weights), (others, expected) = (
+    (losses, weights), (patched_losses, patched_weights) = (
         train(gold, "byte-level", "byte-level-nfc", lmbda=0.0, **options) for gold in versions
     )
     assert len(losses) == 2
-    assert losses == others
+    assert losses == patched_losses
     for name, weight in weights.items():
-        torch.testing.assert_close(weight, expected[name], rtol=0, atol=0)
+        torch.testing.assert_close(weight, patched_weights[name], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -175,16 +175,16 @@ def test_the_benchmark_finds_what_is_misaligned(versions, tokenizers, teacher):
     )
     spans = [vocagno.TokenSpans(side) for side in sides]
     ids = np.random.default_rng(0).integers(1, spans[0].vocabulary_size, 400).tolist()
-    ours = _measured(versions[1], sides, spans, ids)
-    assert ours[0] > 100
-    assert ours[1] == 0
+    counts = _measured(versions[1], sides, spans, ids)
+    assert counts[0] > 100
+    assert counts[1] == 0
     if teacher == "byte-level":
         assert _measured(versions[0], sides, spans, ids)[1] > 100
 
 
 def _measured(gold, sides, spans, ids):
-    pieces = [one.pieces() for one in spans]
-    return benchmark.measured(gold, benchmark.sampled, sides, pieces, [ids])[:2]
+    pieces = [token_spans.pieces() for token_spans in spans]
+    return benchmark.measure(gold, benchmark.read_sampled, sides, pieces, [ids])[:2]
 
 
 def test_the_benchmark_says_what_is_kept(versions, tokenizer_files, corpus, capsys):

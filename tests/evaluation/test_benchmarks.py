@@ -101,20 +101,20 @@ def test_items_are_in_the_order_of_their_idx_without_repetition(tmp_path):
         for text, index in (("c?", 9), ("a?", 2), ("b?", 4), ("again?", 2))
     ]
     write_benchmark(tmp_path, "mawps", records)
-    found = read_items(BENCHMARKS["mawps"], tmp_path)
-    assert [(item.index, item.question) for item in found] == [(2, "again?"), (4, "b?"), (9, "c?")]
+    mawps = read_items(BENCHMARKS["mawps"], tmp_path)
+    assert [(item.index, item.question) for item in mawps] == [(2, "again?"), (4, "b?"), (9, "c?")]
     assert len(read_items(BENCHMARKS["mawps"], tmp_path, limit=2)) == 2
 
 
 def boxed(solution):
     """What stands in the last box of a solution; another reader than the product's."""
     opening = re.compile(r"\\f?boxed\s*(?=[{\d])")
-    behind = solution[[*opening.finditer(solution)][-1].end() :]
-    if behind[0] != "{":
-        return behind[0]
-    for stop in range(1, len(behind) + 1):
-        if behind[:stop].count("{") == behind[:stop].count("}"):
-            return behind[1 : stop - 1]
+    rest = solution[[*opening.finditer(solution)][-1].end() :]
+    if rest[0] != "{":
+        return rest[0]
+    for stop in range(1, len(rest) + 1):
+        if rest[:stop].count("{") == rest[:stop].count("}"):
+            return rest[1 : stop - 1]
     raise AssertionError(f"a box that does not end: {solution}")
 
 
@@ -194,8 +194,8 @@ def test_what_is_in_the_box_is_graded_by_math_verify(answer, right, wrong):
     item = math.item({"problem": "?", "solution": rf"So it is $\boxed{{{answer}}}$."}, 0)
     assert item.stated == answer
     with Judge() as judge:
-        found = [judge.verdict(math, item, rf"$\boxed{{{one}}}$") for one in (right, wrong)]
-    assert [verdict.math_verify for verdict in found] == [True, False]
+        verdicts = [judge.verdict(math, item, rf"$\boxed{{{text}}}$") for text in (right, wrong)]
+    assert [verdict.math_verify for verdict in verdicts] == [True, False]
 
 
 def test_byte_order_marks_are_no_text(tmp_path):
@@ -210,7 +210,7 @@ def test_byte_order_marks_are_no_text(tmp_path):
         assert read_examples(benchmark, marked).text == read_examples(benchmark, plain).text
     file = tmp_path / "completions.jsonl"
     file.write_bytes(mark + json.dumps({"idx": 0, "completion": "\ufeff2"}).encode())
-    assert [one.text for one in read_completions(file)[0]] == ["\ufeff2"]
+    assert [completion.text for completion in read_completions(file)[0]] == ["\ufeff2"]
 
 
 @pytest.mark.slow
@@ -226,16 +226,16 @@ def test_published_completions_get_their_published_verdicts(name, published, in_
     with gzip.open(path, "rb") as lines:
         stored = {record["idx"]: record for record in map(json.loads, lines)}
     named = {item.index: item for item in items(name, shared("benchmarks"))}
-    found = {}
+    judged = {}
     with Judge(seconds=30) as judge:
         for completion in read_completions(path)[0][:: repeats(1, 4)]:
             index = completion.index
-            found[index] = judge.verdict(benchmark, named[index], completion.text)
-            assert found[index].answer == stored[index]["pred"]
+            judged[index] = judge.verdict(benchmark, named[index], completion.text)
+            assert judged[index].answer == stored[index]["pred"]
             assert named[index].gold == stored[index]["gt"]
-            assert found[index].harness_match == stored[index]["correct"]
+            assert judged[index].harness_match == stored[index]["correct"]
     by_metric = [
-        round(100 * sum(getattr(one, metric) for one in found.values()) / len(found), 1)
+        round(100 * sum(getattr(verdict, metric) for verdict in judged.values()) / len(judged), 1)
         for metric in ("harness_match", "math_verify")
     ]
     assert by_metric == repeats(published, in_four)
@@ -279,9 +279,9 @@ def test_worked_examples_of_another_benchmark_are_refused(tmp_path, name, text):
     path = tmp_path / "prompts" / "cot" / f"{name}.md"
     path.parent.mkdir(parents=True)
     words = f"not worked examples of {name}: expected", LFS_WORDS
-    for content, said in zip((EXAMPLES.get(text, text).encode(), LFS_POINTER), words, strict=True):
+    for content, error in zip((EXAMPLES.get(text, text).encode(), LFS_POINTER), words, strict=True):
         path.write_bytes(content)
-        with pytest.raises(BenchmarkError, match=rf"{name}\.md: {said}"):
+        with pytest.raises(BenchmarkError, match=rf"{name}\.md: {error}"):
             read_examples(BENCHMARKS[name], tmp_path)
 
 
@@ -358,7 +358,7 @@ def hub(tmp_path, monkeypatch):
         configs = []
         for (configuration, split), records in files.items():
             file = f"{configuration}-{split}.jsonl"
-            (folder / file).write_text("".join(json.dumps(one) + "\n" for one in records))
+            (folder / file).write_text("".join(json.dumps(record) + "\n" for record in records))
             files_of = [{"split": split, "path": file}]
             configs.append({"config_name": configuration, "data_files": files_of})
         (folder / "README.md").write_text(f"---\nconfigs: {json.dumps(configs)}\n---\n")
@@ -369,13 +369,13 @@ def hub(tmp_path, monkeypatch):
 
 def test_fetched_records_become_the_items_that_are_asked(tmp_path, hub, cli):
     mmlu = RECORDS["mmlu_stem"][0]
-    others = [{**mmlu, "question": f"What is {n}?"} for n in range(3)]
+    variants = [{**mmlu, "question": f"What is {n}?"} for n in range(3)]
     hub("gsm8k", {("main", "test"): RECORDS["gsm8k"]})
-    hub("mmlu_stem", {("astronomy", "test"): [mmlu], ("machine_learning", "test"): others})
+    hub("mmlu_stem", {("astronomy", "test"): [mmlu], ("machine_learning", "test"): variants})
     data = tmp_path / "data"
     counts = cli.json("eval", "--fetch", "--data", data, "--tasks", "gsm8k", "mmlu_stem")
     assert counts == {"gsm8k": 2, "mmlu_stem": 4}
-    for name, records in (("gsm8k", RECORDS["gsm8k"]), ("mmlu_stem", [mmlu, *others])):
+    for name, records in (("gsm8k", RECORDS["gsm8k"]), ("mmlu_stem", [mmlu, *variants])):
         benchmark = BENCHMARKS[name]
         asked = [benchmark.item(record, index) for index, record in enumerate(records)]
         assert read_items(benchmark, data) == asked

@@ -158,10 +158,10 @@ def test_odd_answers_get_the_verdict_of_the_library():
             item = Item("?", gold, normalize(gold), words)
             for answer in map(str.strip, answers.split("|")):
                 completion = f"The answer is {answer}"
-                ours = judge.verdict(benchmark, item, completion).math_verify
+                by_judge = judge.verdict(benchmark, item, completion).math_verify
                 alone = by_the_library(completion, gold)
-                if (ours, alone) != (right, right is not bool(reason)):
-                    wrong.append((gold, answer, ours, alone))
+                if (by_judge, alone) != (right, right is not bool(reason)):
+                    wrong.append((gold, answer, by_judge, alone))
                 count += 1
     assert wrong == []
     assert count >= 200

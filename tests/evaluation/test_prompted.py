@@ -45,8 +45,8 @@ def from_command(tokenizer, folder):
 
 def in_training(tokenizer, folder):
     """The model that `train` asks: its student."""
-    own = SimpleNamespace(tokenizer=tokenizer, options=SimpleNamespace(batch_size=3))
-    return Evaluation._lm(own, model_of(tokenizer))
+    evaluation = SimpleNamespace(tokenizer=tokenizer, options=SimpleNamespace(batch_size=3))
+    return Evaluation._lm(evaluation, model_of(tokenizer))
 
 
 @pytest.mark.slow
@@ -66,12 +66,12 @@ def test_no_prompt_of_a_benchmark_ends_in_an_eos(tmp_path, tokenizers, monkeypat
 
     monkeypatch.setattr(lm, "_model_generate", seen)
     tasks = prepare_tasks(lm, BENCHMARKS.values(), data, limit=None, new_tokens=2)
-    asked = [one for task in tasks for one in task.asked]
-    assert len([one for batch in generate_answers(lm, asked, 3) for one in batch]) == len(asked)
+    asked = [item for task in tasks for item in task.asked]
+    assert len([pair for batch in generate_answers(lm, asked, 3) for pair in batch]) == len(asked)
     before = [tokenizer.bos_token_id] * (template in ("before", "both"))
-    ids = [tokenizer.encode(one.prompt, add_special_tokens=False) for one in asked]
+    ids = [tokenizer.encode(item.prompt, add_special_tokens=False) for item in asked]
     assert sorted(read) == sorted(before + row for row in ids)
-    assert [lm.tok_encode(one.prompt) for one in asked] == [before + row for row in ids]
+    assert [lm.tok_encode(item.prompt) for item in asked] == [before + row for row in ids]
 
 
 @pytest.mark.slow

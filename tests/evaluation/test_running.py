@@ -81,7 +81,7 @@ OTHER_TYPES["undecided"] = 5
         (b"\xff", "not JSON in UTF-8"),
         (b"[]", "expected an object"),
         (b"{}", r"damaged \(no idx\)"),
-        *(({name: one}, rf"damaged \({name} is {one!r}\)") for name, one in OTHER_TYPES.items()),
+        *(({name: bad}, rf"damaged \({name} is {bad!r}\)") for name, bad in OTHER_TYPES.items()),
     ],
 )
 def test_a_line_that_is_no_verdict_is_named(path, line, message):
@@ -128,13 +128,13 @@ def test_every_item_of_all_benchmarks_is_asked_once(tmp_path, data, model, cli):
     for name in PAPER:
         kept = lines(tmp_path / "out" / f"{name}.jsonl")
         items = read_items(BENCHMARKS[name], data)
-        assert sorted(one["idx"] for one in kept) == [item.index for item in items]
-        assert all(len(one["prompt_hash"]) == 32 and one["room"] > 0 for one in kept)
-    found = json.loads((tmp_path / "out" / "results.json").read_text())["scores"]
-    assert [*found] == [BENCHMARKS[name].column for name in PAPER]
+        assert sorted(line["idx"] for line in kept) == [item.index for item in items]
+        assert all(len(line["prompt_hash"]) == 32 and line["room"] > 0 for line in kept)
+    scores = json.loads((tmp_path / "out" / "results.json").read_text())["scores"]
+    assert [*scores] == [BENCHMARKS[name].column for name in PAPER]
     # Again: nothing is asked, nothing changes.
     before = (tmp_path / "out" / "gsm8k.jsonl").read_bytes()
-    assert cli.json(*arguments)["scores"] == found
+    assert cli.json(*arguments)["scores"] == scores
     assert (tmp_path / "out" / "gsm8k.jsonl").read_bytes() == before
 
 
@@ -145,9 +145,9 @@ def test_later_tasks_add_to_the_results(tmp_path, data, model, cli):
     def run(out, *arguments):
         command = "eval", model, "--data", data, "--out", tmp_path / out, "--json", *arguments
         shown = cli(*command)
-        found = json.loads((tmp_path / out / "results.json").read_text())
-        assert json.loads(shown.out) == found
-        return found, shown.err
+        results = json.loads((tmp_path / out / "results.json").read_text())
+        assert json.loads(shown.out) == results
+        return results, shown.err
 
     whole, _ = run("whole", "--tasks", "gsm8k", "svamp", "mathqa")
     first, _ = run("parts", "--tasks", "mathqa", "--limit", "1")
@@ -199,8 +199,8 @@ def test_answers_do_not_depend_on_where_it_was_killed(tmp_path, data, model):
     assert journal.read_bytes().startswith(answered[: answered.rfind(b"\n") + 1])
     whole = lines(tmp_path / "whole" / "gsm8k.jsonl")
     assert len(whole) == 18
-    assert sorted(lines(journal), key=lambda one: one["idx"]) == sorted(
-        whole, key=lambda one: one["idx"]
+    assert sorted(lines(journal), key=lambda line: line["idx"]) == sorted(
+        whole, key=lambda line: line["idx"]
     )
 
 
@@ -213,7 +213,7 @@ def test_the_model_s_own_generation_config_changes_nothing(tmp_path, data, model
     def completions():
         return [text for batch in generate_answers(lm, task.asked, 2) for _, text in batch]
 
-    plain, own = completions(), lm.model.generation_config
+    plain, config = completions(), lm.model.generation_config
     assert all(plain)
     for option in (
         {"repetition_penalty": 1.3},
@@ -221,7 +221,7 @@ def test_the_model_s_own_generation_config_changes_nothing(tmp_path, data, model
         {"max_new_tokens": 3},
         {"do_sample": True, "temperature": 5.0},
     ):
-        lm.model.generation_config = GenerationConfig(**{**own.to_diff_dict(), **option})
+        lm.model.generation_config = GenerationConfig(**{**config.to_diff_dict(), **option})
         before = lm.model.generation_config.to_dict()
         assert completions() == plain
         assert lm.model.generation_config.to_dict() == before
@@ -280,7 +280,7 @@ def test_misleading_evaluations_are_refused(tmp_path, data, model, cli, tokenize
 
 @slow
 @pytest.mark.parametrize(
-    ("form", "given", "taken"),
+    ("form", "options", "taken"),
     [
         (["M"], ["--task", "gsm8k", "--items", "file"], "--tasks, --limit"),
         (["--fetch"], ["--task", "svamp", "--limit", "5", "--out", "zz"], "--tasks"),
@@ -291,30 +291,30 @@ def test_misleading_evaluations_are_refused(tmp_path, data, model, cli, tokenize
         ),
     ],
 )
-def test_options_of_another_form_are_refused(cli, form, given, taken):
-    (message,) = cli.error("eval", *form, "--data", "nowhere", *given).splitlines()
+def test_options_of_another_form_are_refused(cli, form, options, taken):
+    (message,) = cli.error("eval", *form, "--data", "nowhere", *options).splitlines()
     named, _, rest = message.removeprefix("error: ").partition(": ")
-    assert set(named.split(", ")) == {word for word in given if word.startswith("--")}
+    assert set(named.split(", ")) == {word for word in options if word.startswith("--")}
     assert f"which takes {taken}" in rest
 
 
 @pytest.mark.parametrize(
-    ("kind", "known"),
+    ("kind", "devices"),
     [
         (None, ["cpu"]),
         ("cuda", ["cpu", "cuda", "cuda:0", "cuda:1"]),
         ("xpu", ["cpu", "xpu:0", "xpu:1"]),
     ],
 )
-def test_only_devices_of_the_machine_are_taken(monkeypatch, kind, known):
+def test_only_devices_of_the_machine_are_taken(monkeypatch, kind, devices):
     """lm-eval takes the default for others, as for `xpu` without a number."""
     accelerator = kind and torch.device(kind)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: accelerator)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: kind is not None)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
-    assert [resolve_device(name) for name in known] == known
+    assert [resolve_device(name) for name in devices] == devices
     assert resolve_device(None) == ("cuda" if kind == "cuda" else "cpu")
-    for wrong in {"gpu9", "cuda", "cuda:2", "xpu", "CPU", ""} - set(known):
+    for wrong in {"gpu9", "cuda", "cuda:2", "xpu", "CPU", ""} - set(devices):
         with pytest.raises(InputError, match=f"--device {wrong}: .* expected cpu"):
             resolve_device(wrong)
 
@@ -329,7 +329,7 @@ def test_regrading(tmp_path, data, cli):
         {"idx": 0, "completion": "again"},
     ]
     file = tmp_path / "completions.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in reversed(completions)))
+    file.write_text("".join(json.dumps(completion) + "\n" for completion in reversed(completions)))
     arguments = "eval", "--regrade", file, "--task", "asdiv", "--data", data, "--json"
     shown = cli(*arguments, "--items", tmp_path / "items.jsonl")
     shares = {"harness_match": 0.5, "math_verify": 0.5}
@@ -337,8 +337,8 @@ def test_regrading(tmp_path, data, cli):
     assert "1 lines repeat an idx" in shown.err
     assert "the question is not" not in shown.err
     verdicts = lines(tmp_path / "items.jsonl")
-    assert [(one["idx"], one["harness_match"]) for one in verdicts] == [(0, True), (1, False)]
-    assert [one["answer"] for one in verdicts] == ["2", "no"]
+    assert [(line["idx"], line["harness_match"]) for line in verdicts] == [(0, True), (1, False)]
+    assert [line["answer"] for line in verdicts] == ["2", "no"]
 
 
 @slow

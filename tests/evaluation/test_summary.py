@@ -26,22 +26,22 @@ def measured(source="here", **right):
     """Results by benchmark: how many of how many are right by the harness, and none by the other
     metric."""
     verdicts = {
-        name: [Verdict("", one < first, False, ()) for one in range(count)]
+        name: [Verdict("", index < first, False, ()) for index in range(count)]
         for name, (first, count) in right.items()
     }
     return Measured(by_metric(verdicts), dict.fromkeys(right, source))
 
 
-def write(folder, found, **about):
-    data = results("m", found.shares, {**ABOUT, **about, "examples": found.examples})
+def write(folder, evaluation, **about):
+    data = results("m", evaluation.shares, {**ABOUT, **about, "examples": evaluation.examples})
     (folder / RESULTS).write_text(json.dumps(data))
     return data
 
 
 def test_results_are_read_as_they_were_written(tmp_path):
-    found = measured(gsm8k=(481, 1319), svamp=(1, 3), math=(3, 7))
-    write(tmp_path, found)
-    assert read_stored(tmp_path, ABOUT) == found
+    evaluation = measured(gsm8k=(481, 1319), svamp=(1, 3), math=(3, 7))
+    write(tmp_path, evaluation)
+    assert read_stored(tmp_path, ABOUT) == evaluation
     assert read_stored(tmp_path / "none", ABOUT) == measured()
 
 
@@ -57,13 +57,13 @@ def test_a_rounded_percentage_gives_the_exact_share(tmp_path, count):
 def test_results_are_added_and_the_one_of_more_items_is_kept():
     before = measured("old", svamp=(1, 3), gsm8k=(5, 10), asdiv=(1, 4))
     now = measured("new", gsm8k=(1, 2), asdiv=(2, 4), minerva_math=(0, 1))
-    found = merge_results(before, now)
-    counts = {name: share.count for name, share in found.shares["harness_match"].items()}
+    merged = merge_results(before, now)
+    counts = {name: share.count for name, share in merged.shares["harness_match"].items()}
     assert counts == {"gsm8k": 10, "minerva_math": 1, "svamp": 3, "asdiv": 4}
-    assert found.shares["harness_match"]["asdiv"].value == 0.5  # the later of as many
-    assert found.shares["math_verify"].keys() == found.shares["harness_match"].keys()
+    assert merged.shares["harness_match"]["asdiv"].value == 0.5  # the later of as many
+    assert merged.shares["math_verify"].keys() == merged.shares["harness_match"].keys()
     sources = {"gsm8k": "old", "minerva_math": "new", "svamp": "old", "asdiv": "new"}
-    assert found.examples == sources
+    assert merged.examples == sources
 
 
 @pytest.mark.parametrize("name", ABOUT)
@@ -106,8 +106,8 @@ def test_a_share_of_no_items_or_of_too_many_is_refused(right, count):
 
 def test_averages():
     """Sees a benchmark in a mean whose name leaves it out, and errors added as they are."""
-    found = measured(**{name: (right, 10) for right, name in enumerate(PAPER)}).shares
-    by_name = found["harness_match"]
+    shares = measured(**{name: (right, 10) for right, name in enumerate(PAPER)}).shares
+    by_name = shares["harness_match"]
     assert by_name["gsm_hard"].value == 0.2
     assert by_name["gsm_hard"].error == pytest.approx((0.2 * 0.8 / 9) ** 0.5)
     means = averages(by_name)
@@ -122,6 +122,6 @@ def test_averages():
         {name: by_name[name] for name in PAPER[:6]} | {"mathqa": by_name["mathqa"]}
     )
     assert averages({"gsm8k": share_of(1, 1)}) == {}
-    told = results("m", found, {})
-    assert told["scores"]["GSM-Hard"] == 20.0
-    assert told["about"]["harness_match"]["AVG"]["count"] == 90
+    report = results("m", shares, {})
+    assert report["scores"]["GSM-Hard"] == 20.0
+    assert report["about"]["harness_match"]["AVG"]["count"] == 90

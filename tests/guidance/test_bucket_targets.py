@@ -64,20 +64,20 @@ def drawn(spans, count, seed):
         ids[rng.random(size) < 0.1] = -1
         codes = np.where(ids < 0, 255, rng.integers(0, 120, ids.shape)).astype(np.uint8)
         nll = rng.exponential(1, size).astype(np.float16)
-        given = Candidates(real.astype(np.int32), ids, codes)
-        documents.append(DocumentScores(tokens.spans[place], nll, candidates=given))
+        candidates = Candidates(real.astype(np.int32), ids, codes)
+        documents.append(DocumentScores(tokens.spans[place], nll, candidates=candidates))
     return documents
 
 
 def starting(spans):
     """The token that starts at each byte."""
-    found, end = {}, 0
+    token_at, end = {}, 0
     for index, (first, stop) in enumerate(spans.tolist()):
         if first < stop:
             if first >= end:
-                found[first] = index
+                token_at[first] = index
             end = max(end, stop)
-    return found
+    return token_at
 
 
 def looked_up(table, index):
@@ -95,7 +95,7 @@ def ends_between(student, before, text):
         return True
     for longer in (joined, joined + "x") if text.isspace() else (joined,):
         ids = student.continuing_tokenizer().encode(longer, add_special_tokens=False).ids
-        pieces = [student.text_pieces()[one] or b"" for one in ids]
+        pieces = [student.text_pieces()[token] or b"" for token in ids]
         sizes = [len(b"".join(pieces[:count])) for count in range(1, len(pieces) + 1)]
         if sizes[-1] != len(longer.encode()) or len(first) in sizes:
             return True
@@ -112,13 +112,15 @@ def by_loops(rows, documents, of, student, teacher):
             spans, ids = row.spans[begin : begin + count], row.ids[begin : begin + count]
             begin += count
             scores = documents[document]
-            mine, theirs = ({at: i for i, at in starting(spans).items()}, starting(scores.spans))
+            byte_of, token_at = {at: i for i, at in starting(spans).items()}, starting(scores.spans)
             for index in range(count):
-                other = theirs.get(mine.get(index), -1)
-                own = looked_up(of.student, int(ids[index]))
-                if other < 0 or own != looked_up(of.teacher, int(scores.candidates.tokens[other])):
+                other = token_at.get(byte_of.get(index), -1)
+                student_bucket = looked_up(of.student, int(ids[index]))
+                if other < 0 or student_bucket != looked_up(
+                    of.teacher, int(scores.candidates.tokens[other])
+                ):
                     other = -1
-                if other < 0 or own < 0:
+                if other < 0 or student_bucket < 0:
                     yield -1, {}
                     continue
                 codes = scores.candidates.codes[other].tolist()
@@ -144,9 +146,9 @@ def check(targets, columns, first, expected):
     for bucket_S, mass_S, (_, sums) in zip(
         numbers.tolist(), masses.tolist(), expected, strict=True
     ):
-        found = {b - first: p for b, p in zip(bucket_S, mass_S, strict=True) if b >= 0}
-        assert len(found) == sum(b >= 0 for b in bucket_S)
-        assert found == pytest.approx(sums, rel=1e-6)
+        mass_of_bucket = {b - first: p for b, p in zip(bucket_S, mass_S, strict=True) if b >= 0}
+        assert len(mass_of_bucket) == sum(b >= 0 for b in bucket_S)
+        assert mass_of_bucket == pytest.approx(sums, rel=1e-6)
         assert all(p == 0 for b, p in zip(bucket_S, mass_S, strict=True) if b < 0)
     return sum(bool(sums) for _, sums in expected)
 
@@ -162,19 +164,19 @@ def test_sums_over_buckets_are_those_of_a_loop(sides, student, teacher):
     targets = BucketTargets(of, 7)
     rows, documents = packed(sides[student]), drawn(sides[teacher], 7, seed=1)
     expected = list(by_loops(rows, documents, of, sides[student], sides[teacher]))
-    found = over_buckets(rows, ScoresInOrder(documents), targets)
-    compared = check(found, slice(0, 7), 0, expected)
+    row_targets = over_buckets(rows, ScoresInOrder(documents), targets)
+    compared = check(row_targets, slice(0, 7), 0, expected)
     assert 0.3 < compared / len(expected) < 0.95
     assert any(len(row.num_tokens) > 2 for row in rows)
     assert any(1 < len(sums) < 7 for _, sums in expected)
     # On rows of two dimensions, as a live teacher gives them.
-    found = np.array([row for row, _ in expected if row >= 0][:6]).reshape(2, 3)
-    one = documents[-1].candidates
-    found = torch.from_numpy(np.where(found < len(one.ids), found, -1))
-    found = torch.stack([found, *torch.randint(300, (2, *found.shape))], -1)
-    columns = one.ids, one.probabilities, one.nats_of_entropy
-    given = tuple(map(torch.from_numpy, columns))
-    flat, square = targets.at(found.flatten(0, 1), *given), targets.at(found, *given)
+    teacher_rows = np.array([row for row, _ in expected if row >= 0][:6]).reshape(2, 3)
+    candidates = documents[-1].candidates
+    teacher_rows = torch.from_numpy(np.where(teacher_rows < len(candidates.ids), teacher_rows, -1))
+    triples = torch.stack([teacher_rows, *torch.randint(300, (2, *teacher_rows.shape))], -1)
+    columns = candidates.ids, candidates.probabilities, candidates.nats_of_entropy
+    tensors = tuple(map(torch.from_numpy, columns))
+    flat, square = targets.at(triples.flatten(0, 1), *tensors), targets.at(triples, *tensors)
     assert square.bucket_nS.shape == (2, 3, 7)
     assert torch.equal(square.mass_nS.flatten(0, 1), flat.mass_nS)
 
@@ -183,21 +185,19 @@ def test_a_token_that_followed_is_kept_where_others_could_not(sides):
     student, teacher = sides["llama"], sides["byte-level"]
     of = vocagno.buckets(student, teacher)
     texts = enumerate(teacher.text_pieces())
-    asked = (one for one, text in texts if text and not text.isspace() and of.teacher[one] >= 0)
+    asked = (i for i, text in texts if text and not text.isspace() and of.teacher[i] >= 0)
     before = student.encode(["a"]).ids.tolist()[-1]
-    token = next(
-        one for one in asked if not ends_between(student, before, teacher.text_pieces()[one])
-    )
+    token = next(i for i in asked if not ends_between(student, before, teacher.text_pieces()[i]))
     rows = torch.tensor([[0, token, before], [0, token + 1, before]])
-    found = BucketTargets(of, 1).at(rows, torch.tensor([[token]]), torch.ones(1, 1), torch.ones(1))
-    assert found.bucket_nS.tolist() == [[of.teacher[token]], [-1]]
-    assert found.mass_nS.tolist() == [[1.0], [0.0]]
+    target = BucketTargets(of, 1).at(rows, torch.tensor([[token]]), torch.ones(1, 1), torch.ones(1))
+    assert target.bucket_nS.tolist() == [[of.teacher[token]], [-1]]
+    assert target.mass_nS.tolist() == [[1.0], [0.0]]
 
 
 @pytest.mark.slow
 def test_columns_and_shares_of_several_teachers(sides):
     names, counts = ["byte-level", "metaspace-first"], [4, 2]
-    student, both = sides["llama"], [vocagno.buckets(sides["llama"], sides[one]) for one in names]
+    student, both = sides["llama"], [vocagno.buckets(sides["llama"], sides[name]) for name in names]
     targets = BucketTargets(both, counts, [3, 1])
     assert (targets.table.places, targets.table.shares) == (counts, (0.75, 0.25))
     rows, stores = packed(student), [drawn(sides[names[i]], counts[i], i) for i in range(2)]
@@ -205,20 +205,19 @@ def test_columns_and_shares_of_several_teachers(sides):
     over = over_buckets(rows, scores, targets)
     first = [0, both[0].count]
     for number, columns in enumerate((slice(0, 4), slice(4, 6))):
-        given = stores[number], both[number], student, sides[names[number]]
-        expected = list(by_loops(rows, *given))
+        expected = list(by_loops(rows, stores[number], both[number], student, sides[names[number]]))
         assert check(over, columns, first[number], expected) > 100
-    sizes = [np.bincount(one.student[one.student >= 0]) for one in both]
+    sizes = [np.bincount(pair.student[pair.student >= 0]) for pair in both]
     assert targets.table.begins.tolist() == [0, *np.concatenate(sizes).cumsum().tolist()]
     for bucket in (0, 5, first[1] - 1, first[1], first[1] + 9):
         number = int(bucket >= first[1])
         begin, end = targets.table.begins[bucket : bucket + 2].tolist()
         ids = np.flatnonzero(both[number].student == bucket - first[number])
         assert targets.table.members[begin:end].tolist() == ids.tolist()
-    for given in (scores, ScoresInOrder(stores[0])):
-        wrong = targets if given is not scores else BucketTargets(both[0], 4)
+    for teacher_scores in (scores, ScoresInOrder(stores[0])):
+        wrong = targets if teacher_scores is not scores else BucketTargets(both[0], 4)
         with pytest.raises(GuidanceError, match=r"buckets of [12] teachers, scores of [12]"):
-            over_buckets(rows, given, wrong)
+            over_buckets(rows, teacher_scores, wrong)
 
 
 def test_numbers_of_members_are_known_to_the_host(sides):
@@ -244,9 +243,9 @@ def test_numbers_of_members_are_known_to_the_host(sides):
 def test_a_key_tells_tables_apart(sides):
     of = vocagno.buckets(sides["llama"], sides["byte-level"])
     other = vocagno.buckets(sides["llama"], sides["metaspace-first"])
-    given = [(of, 4), (of, 5), (other, 4), ([of, other], [4, 4]), ([of, other], [4, 4], [1, 2])]
-    keys = [BucketTargets(*one).table.key for one in given]
-    assert len({*keys}) == len(given)
+    cases = [(of, 4), (of, 5), (other, 4), ([of, other], [4, 4]), ([of, other], [4, 4], [1, 2])]
+    keys = [BucketTargets(*case).table.key for case in cases]
+    assert len({*keys}) == len(cases)
     assert BucketTargets([of, other], [4, 4], [2.0, 2.0]).table.key == keys[3]
 
 
@@ -255,7 +254,7 @@ def test_what_cannot_be_compared_is_refused(sides):
     anything trains."""
     llama, byte_level = sides["llama"], sides["byte-level"]
     of = vocagno.buckets(llama, byte_level)
-    for given, message in (
+    for arguments, message in (
         ((of, 0), "the scores have no candidates; score with `--candidates`"),
         (([of, of], [4, 0]), "the scores have no candidates"),
         (([of, of], [4, 4], [1, 0]), r"shares: expected numbers above 0, got \[1, 0\]"),
@@ -265,7 +264,7 @@ def test_what_cannot_be_compared_is_refused(sides):
         (([of, vocagno.buckets(byte_level, llama)], [4, 4]), "are of several student tokenizers"),
     ):
         with pytest.raises(ConfigError, match=message):
-            BucketTargets(*given)
+            BucketTargets(*arguments)
     with pytest.raises(BucketError, match=r"^of the ids with text .* are in a bucket"):
         BucketTargets(vocagno.buckets(llama, sides["word-piece"]), 4)
     with pytest.raises(BucketError, match=r"more than max_size=1 of the student's"):
@@ -279,8 +278,8 @@ def test_what_cannot_be_compared_is_refused(sides):
     with pytest.raises(ConfigError, match=r"^targets: guidance.method: alm needs none"):
         Collator(scores, GuidanceConfig(method="alm"), data, targets=targets)
     Collator(None, DISTILL, data)(rows[:2])  # of held-out text
-    without = ScoresInOrder([replace(one, candidates=None) for one in documents])
+    without = ScoresInOrder([replace(document, candidates=None) for document in documents])
     for wrong, number in ((without, 4), (scores, 5)):
-        found = Collator(wrong, DISTILL, data, targets=BucketTargets(of, number))
+        collator = Collator(wrong, DISTILL, data, targets=BucketTargets(of, number))
         with pytest.raises(GuidanceError, match=f"needs scores with {number} candidates of each"):
-            found(rows)
+            collator(rows)

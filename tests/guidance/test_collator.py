@@ -266,11 +266,11 @@ def test_the_bytes_of_tokens_are_those_of_the_text(seed):
         pieces.append(np.array(spans, np.int32))
     sizes = bytes_of_tokens(np.concatenate(pieces), np.array(list(map(len, pieces))))
     for spans in pieces:
-        own, sizes = sizes[: len(spans)], sizes[len(spans) :]
-        assert own.sum() == spans[:, 1].max()
+        piece_sizes, sizes = sizes[: len(spans)], sizes[len(spans) :]
+        assert piece_sizes.sum() == spans[:, 1].max()
         covered = 0
         for span in dict.fromkeys(map(tuple, spans.tolist())):
-            same = own[(spans == span).all(1)]
+            same = piece_sizes[(spans == span).all(1)]
             assert same.sum() == max(0, span[1] - max(covered, span[0]))
             assert np.ptp(same) <= 1
             assert (np.diff(same) <= 0).all()

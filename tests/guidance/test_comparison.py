@@ -24,12 +24,12 @@ from vocagno.guidance.comparison import (
 NAN = math.nan
 
 
-def pieces_of(student, teacher, student_cu=None, teacher_cu=None, **more):
+def pieces_of(student, teacher, student_cu=None, teacher_cu=None, **fields):
     """DocumentPairs with the spans of both sides, each of document 7 and the first of its row."""
     student, teacher = (np.array(s, np.int32).reshape(-1, 2) for s in (student, teacher))
     student_cu = np.array(student_cu or [0, len(student)])
     count = len(student_cu) - 1
-    given = {
+    defaults = {
         "num_tokens": np.diff(student_cu),
         "num_prompt": np.zeros(count, np.int64),
         "document_numbers": [7] * count,
@@ -43,7 +43,7 @@ def pieces_of(student, teacher, student_cu=None, teacher_cu=None, **more):
         "row_pieces": np.arange(count + 1),
     }
     spans = {"student_spans": student, "teacher_spans": teacher}
-    return DocumentPairs(**spans, student_cu=student_cu, **given | more)
+    return DocumentPairs(**spans, student_cu=student_cu, **defaults | fields)
 
 
 def compare(student, teacher, nll, predicted=None, ends=(), **cu):
@@ -65,10 +65,10 @@ LOSSES = [1.0, 2.0, 4.0, 8.0]
 
 
 def test_a_group_has_the_sum_of_the_teacher_over_its_student_tokens():
-    found = compare(STUDENT, TEACHER, LOSSES)
-    assert found.groups.tolist() == [0, 0, 1, -1, 2, 2]
-    assert found.mapping.tolist() == [[0, 1], [0, 1], [1, 3], [-1, -1], [3, 4], [3, 4]]
-    np.testing.assert_array_equal(found.teacher_loss, [0.5, 0.5, 6.0, NAN, 4.0, 4.0])
+    compared = compare(STUDENT, TEACHER, LOSSES)
+    assert compared.groups.tolist() == [0, 0, 1, -1, 2, 2]
+    assert compared.mapping.tolist() == [[0, 1], [0, 1], [1, 3], [-1, -1], [3, 4], [3, 4]]
+    np.testing.assert_array_equal(compared.teacher_loss, [0.5, 0.5, 6.0, NAN, 4.0, 4.0])
 
 
 @pytest.mark.parametrize(
@@ -87,15 +87,15 @@ def test_a_group_has_the_sum_of_the_teacher_over_its_student_tokens():
 )
 def test_groups_that_are_known_in_part_are_not_compared(options, groups):
     given_here = {"student": STUDENT, "teacher": TEACHER, "nll": LOSSES} | options
-    found = compare(**given_here)
-    assert found.groups.tolist() == groups
-    assert (np.isnan(found.teacher_loss) == (np.array(groups) < 0)).all()
-    assert ((found.mapping[:, 0] < 0) == (np.array(groups) < 0)).all()
+    compared = compare(**given_here)
+    assert compared.groups.tolist() == groups
+    assert (np.isnan(compared.teacher_loss) == (np.array(groups) < 0)).all()
+    assert ((compared.mapping[:, 0] < 0) == (np.array(groups) < 0)).all()
 
 
 def test_texts_of_a_batch_are_compared_each_with_its_own():
     twice = [*STUDENT, *STUDENT]
-    found = compare(
+    compared = compare(
         twice,
         [*TEACHER, *TEACHER],
         [*LOSSES, *LOSSES],
@@ -103,8 +103,8 @@ def test_texts_of_a_batch_are_compared_each_with_its_own():
         student_cu=[0, 6, 12],
         teacher_cu=[0, 4, 8],
     )
-    assert found.groups.tolist() == [0, 0, 1, -1, 2, 2, 3, 3, 4, -1, -1, -1]
-    sizes = [len(list(same)) for number, same in groupby(found.groups.tolist()) if number >= 0]
+    assert compared.groups.tolist() == [0, 0, 1, -1, 2, 2, 3, 3, 4, -1, -1, -1]
+    sizes = [len(list(same)) for number, same in groupby(compared.groups.tolist()) if number >= 0]
     assert sizes == [2, 1, 2, 2, 1]
 
 
@@ -139,11 +139,11 @@ def test_counting_tokens_finds_what_searching_finds(tokenizers, family):
         spans = tokens.encode([text]).spans
         bounds = sorted(rng.integers(0, len(spans) + 1, 2))
         part = spans[bounds[0] : bounds[1]]
-        found = identity_map(pieces_of(part, spans))
+        mapping = identity_map(pieces_of(part, spans))
         expected = np.full((len(part), 2), -1)
         for place in np.flatnonzero(part[:, 0] < part[:, 1]):
             expected[place] = bounds[0] + place, bounds[0] + place + 1
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(mapping, expected)
 
 
 def test_repeated_spans_are_counted_from_the_row_border():
@@ -159,11 +159,11 @@ def test_repeated_spans_are_counted_from_the_row_border():
 
 
 @pytest.mark.parametrize(
-    ("first", "teacher", "found"),
+    ("first", "teacher", "teacher_span"),
     [([0, 2], [[0, 2], [2, 3]], r"\[2, 3\) in"), ([0, 1], [[0, 1]], "missing in")],
 )
-def test_other_tokens_are_refused_by_document_and_bytes(first, teacher, found):
-    words = rf"document 7: the student's token of bytes \[1, 2\) is {found}"
+def test_other_tokens_are_refused_by_document_and_bytes(first, teacher, teacher_span):
+    words = rf"document 7: the student's token of bytes \[1, 2\) is {teacher_span}"
     with pytest.raises(GuidanceError, match=words):
         identity_map(pieces_of([first, [1, 2]], teacher))
 

@@ -31,8 +31,8 @@ def batches(draw):
 
     def drawn(values, dtype):
         size = rows * length
-        found = draw(st.lists(values, min_size=size, max_size=size))
-        return np.array(found, dtype).reshape(rows, length)
+        elements = draw(st.lists(values, min_size=size, max_size=size))
+        return np.array(elements, dtype).reshape(rows, length)
 
     losses = st.sampled_from([0.0, 1.0, 2.5, NAN, NAN, math.inf])
     student, teacher = drawn(st.integers(0, 6), np.float32), drawn(losses, np.float32)
@@ -115,8 +115,8 @@ def test_a_loss_of_nan_is_kept(rule, expected):
     """So that the loss of the step is NaN, too."""
     student = torch.tensor([[0.5, float("inf"), NAN, 2.7, 3.0]])
     config = GuidanceConfig(unit="token", **rule)
-    found = token_weights(student, torch.zeros(1, 5), torch.ones(1, 5), config)
-    assert found[0].tolist() == expected
+    weights = token_weights(student, torch.zeros(1, 5), torch.ones(1, 5), config)
+    assert weights[0].tolist() == expected
 
 
 @pytest.mark.parametrize("rule", [{"top_fraction": 0.4}, {"max_threshold": 0.0}], ids=str)
@@ -184,7 +184,7 @@ RULES = [
 def test_weights_are_those_of_a_loop_over_tokens(options, seed):
     nll, teacher, labels, units = drawn_units(seed)
     config = group(**options)
-    found = choose_by_excess(nll, labels, tensors_of(teacher, labels, units, config), config)
+    choice = choose_by_excess(nll, labels, tensors_of(teacher, labels, units, config), config)
     for row in range(len(nll)):
         tensors = (
             nll,
@@ -194,22 +194,22 @@ def test_weights_are_those_of_a_loop_over_tokens(options, seed):
         )
         given_row = [tensor[row].tolist() for tensor in tensors]
         weights, threshold = oracle.weights_of_units(*given_row, config)
-        assert found.weights_BT[row].tolist() == pytest.approx(weights, abs=1e-6)
-        assert found.thresholds_S[row].item() == pytest.approx(threshold, abs=1e-5)
+        assert choice.weights_BT[row].tolist() == pytest.approx(weights, abs=1e-6)
+        assert choice.thresholds_S[row].item() == pytest.approx(threshold, abs=1e-5)
 
 
 def test_a_wider_scope_has_one_threshold():
     nll, teacher, labels, units = drawn_units(7)
     config = group(top_fraction=0.4, max_threshold=None, scope="micro_batch")
-    found = choose_by_excess(nll, labels, tensors_of(teacher, labels, units, config), config)
+    choice = choose_by_excess(nll, labels, tensors_of(teacher, labels, units, config), config)
     as_one = choose_by_excess(
         nll.view(1, -1),
         labels.view(1, -1),
         GuidanceTensors(teacher_loss=teacher.view(1, -1), groups=units.groups_BT.view(1, -1)),
         replace(config, scope="sequence"),
     )
-    assert torch.equal(found.weights_BT.flatten(), as_one.weights_BT.flatten())
-    assert torch.equal(found.thresholds_S, as_one.thresholds_S)
+    assert torch.equal(choice.weights_BT.flatten(), as_one.weights_BT.flatten())
+    assert torch.equal(choice.thresholds_S, as_one.thresholds_S)
 
 
 def test_single_tokens_under_the_largest_threshold_are_the_paper_s_rule_and_more():
@@ -233,9 +233,9 @@ def test_the_threshold_of_the_paper_s_rule_is_its_smallest_kept_excess():
     nll = torch.tensor([[3.0, 1.0, 2.0, 5.0, 4.0], [1.0, 1.0, 1.0, 1.0, 1.0]])
     teacher = torch.tensor([[0.0, 0.0, 0.0, NAN, 0.0], [NAN] * 5])
     losses, labels = GuidanceTensors(teacher_loss=teacher), torch.ones_like(nll).long()
-    found = choose_by_excess(nll, labels, losses, GuidanceConfig(top_fraction=0.5))
-    assert found.thresholds_S[0] == 3.0
-    assert found.thresholds_S[1].isnan()
+    choice = choose_by_excess(nll, labels, losses, GuidanceConfig(top_fraction=0.5))
+    assert choice.thresholds_S[0] == 3.0
+    assert choice.thresholds_S[1].isnan()
 
 
 def test_what_a_rule_needs_is_asked_for():

@@ -41,8 +41,8 @@ def agrees(cell, value):
 
 def table(first_column):
     """Cells by the first one of their row."""
-    (found,) = re.findall(rf"^\| {first_column} \|.*\n\|[-:| ]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in found.splitlines()]
+    (body,) = re.findall(rf"^\| {first_column} \|.*\n\|[-:| ]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in body.splitlines()]
     return {row[0].replace("`", ""): row[1:] for row in rows}
 
 
@@ -91,9 +91,9 @@ def figures_in_prose():
 
 def test_the_text_has_the_computed_figures():
     for pattern, value in figures_in_prose().items():
-        found = re.findall(pattern, PROSE)
-        assert len(found) == 1, pattern
-        assert agrees(found[0].rstrip("."), value), (pattern, found, value)
+        numbers = re.findall(pattern, PROSE)
+        assert len(numbers) == 1, pattern
+        assert agrees(numbers[0].rstrip("."), value), (pattern, numbers, value)
 
 
 def test_the_rule_of_the_page_is_the_default():
@@ -106,8 +106,8 @@ def test_the_worked_example():
     student_nll, teacher_nll = np.array([3.0, 1.0, 0.2, 0.7]), np.array([2.4, 0.5])
     student, teacher = [[0, 3], [3, 5], [5, 8], [8, 9]], [[0, 8], [8, 9]]
     of_tokens = student_nll - teacher_nll[[0, 0, 0, 1]]
-    found = student_nll - vocagno.reduce(teacher_nll, vocagno.align(student, teacher), how="max")
-    np.testing.assert_allclose(found, of_tokens, rtol=1e-6)
+    excess = student_nll - vocagno.reduce(teacher_nll, vocagno.align(student, teacher), how="max")
+    np.testing.assert_allclose(excess, of_tokens, rtol=1e-6)
     groups = vocagno.groups(student, teacher)
     assert groups.student.tolist() == [[0, 3], [3, 4]]
     assert groups.teacher.tolist() == [[0, 1], [1, 2]]
@@ -116,7 +116,7 @@ def test_the_worked_example():
     for line in (
         f"np.array({student_nll.tolist()})",
         f"np.array({teacher_nll.tolist()})",
-        str([round(one, 1) for one in of_tokens.tolist()]),
-        str([round(one, 1) for one in of_groups]),
+        str([round(loss, 1) for loss in of_tokens.tolist()]),
+        str([round(loss, 1) for loss in of_groups]),
     ):
         assert line in code

@@ -69,8 +69,8 @@ def test_a_token_without_text_does_not_split_a_group(place):
     collator = Collator(scores, GuidanceConfig(), data, np.zeros(10, bool))
     batch = collator(list(rows))
     assert batch.weight is not None
-    found = batch.weight[0, : len(spans)][spans[:, 0] < spans[:, 1]]
-    assert found.tolist() == [1.0, 1.0, 1.0, 0.0]  # the group of 60 nats is the rest of the last
+    weights = batch.weight[0, : len(spans)][spans[:, 0] < spans[:, 1]]
+    assert weights.tolist() == [1.0, 1.0, 1.0, 0.0]  # the group of 60 nats is the rest of the last
     expected = [(0.5 + 8) / (2 + 8)] * 3 + [(60 + 8) / (6 + 8)]
     np.testing.assert_allclose(limits_needed(rows, collator), expected, rtol=1e-6)
 
@@ -80,14 +80,14 @@ def test_lines_end_with_their_row_whatever_their_numbers_are():
     lines, groups = torch.zeros(2, 2).long(), torch.tensor([[0, 1], [1, 0]])
     units = Units(lines_BT=lines, bytes_BT=torch.full((2, 2), 4), groups_BT=groups)
     loss = torch.tensor([[0.0, 0.0], [50.0, 50.0]])
-    found = known_weights(loss, torch.ones(2, 2).long(), units, GuidanceConfig()).tolist()
-    assert found == [[1.0, 1.0], [0.0, 0.0]]
+    weights = known_weights(loss, torch.ones(2, 2).long(), units, GuidanceConfig()).tolist()
+    assert weights == [[1.0, 1.0], [0.0, 0.0]]
 
 
 def test_a_token_without_neighbours_is_never_noise():
-    found = losses(seq_len=2)  # rows of two predicted tokens
-    assert np.isneginf(found).any()
-    assert kept_share(-100.0, found) == np.mean(np.isneginf(found))
+    limits = losses(seq_len=2)  # rows of two predicted tokens
+    assert np.isneginf(limits).any()
+    assert kept_share(-100.0, limits) == np.mean(np.isneginf(limits))
 
 
 @pytest.mark.parametrize("share", [0.001, 0.5, 0.9, 0.99, 1.0])
@@ -127,5 +127,5 @@ def test_what_is_no_text_is_no_part_of_a_line():
 
     expected = [(loss + SMOOTHING_BYTES) / (4 + SMOOTHING_BYTES) for loss in (5.0, 4.0, 7.0, 6.0)]
     for loss in (torch.nan, 20.0):
-        found = rests(loss)[sizes > 0]
-        torch.testing.assert_close(found, torch.tensor(expected, dtype=found.dtype))
+        rest_losses = rests(loss)[sizes > 0]
+        torch.testing.assert_close(rest_losses, torch.tensor(expected, dtype=rest_losses.dtype))

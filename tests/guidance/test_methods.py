@@ -35,13 +35,13 @@ ASKS = re.compile(
 
 
 def test_no_name_of_a_method_is_compared_elsewhere():
-    found = []
+    lines = []
     for path in PACKAGE.rglob("*.py"):
         place = path.relative_to(PACKAGE)
         if place.parts[0] == "config" or place.parts[:2] == ("guidance", "methods"):
             continue
-        found += [f"{place}: {line}" for line in path.read_text().splitlines() if ASKS.search(line)]
-    assert found == []
+        lines += [f"{place}: {line}" for line in path.read_text().splitlines() if ASKS.search(line)]
+    assert lines == []
 
 
 def test_every_name_has_a_class_of_its_own():
@@ -91,8 +91,8 @@ def test_a_rule_of_ones_own_chooses(folder):
     hidden, head = torch.randn(3, 40, 8), torch.randn(9, 8)
     loss, metrics = selective_cross_entropy(hidden, head, labels, teacher, guidance)
     nll = torch.nn.functional.cross_entropy((hidden @ head.T).mT, labels, reduction="none")
-    given = zip(nll.tolist(), teacher.tolist(), labels.tolist(), strict=True)
-    weights = torch.tensor([attainable(*row, 0.25) for row in given])
+    rows = zip(nll.tolist(), teacher.tolist(), labels.tolist(), strict=True)
+    weights = torch.tensor([attainable(*row, 0.25) for row in rows])
     assert torch.equal(metrics.weights_BT, weights)
     assert 0 < weights.sum() < (labels >= 0).sum() / 2
     assert loss.item() == pytest.approx((nll * weights).sum().item(), rel=1e-5)

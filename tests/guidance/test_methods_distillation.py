@@ -50,15 +50,15 @@ def teacher(ids, *, bias=True):
     return TeacherStates(hidden, head, partner)
 
 
-def teacher_logits(given, ids=None):
+def teacher_logits(target, ids=None):
     """(B, T, W) float64, of row 0 where there is no partner."""
-    logits = dense_logits(given.states_MH, given.head)
-    return logits[given.partner_BT.clamp_min(0)][..., :ids]
+    logits = dense_logits(target.states_MH, target.head)
+    return logits[target.partner_BT.clamp_min(0)][..., :ids]
 
 
-def plain_kl(log_p, given, divergence):
+def plain_kl(log_p, target, divergence):
     """torch's KL divergence, of the ids that both know."""
-    log_q = teacher_logits(given, log_p.shape[-1]).log_softmax(-1)
+    log_q = teacher_logits(target, log_p.shape[-1]).log_softmax(-1)
     first, second = (log_q, log_p) if divergence == "reverse" else (log_p, log_q)
     return torch.nn.functional.kl_div(first, second, log_target=True, reduction="none").sum(-1)
 
@@ -71,26 +71,26 @@ def plain_wasserstein(p, q):
     return (falling[0] - falling[1]).abs().sum(-1)
 
 
-def check(guidance, given, kind, distance_of):
+def check(guidance, target, kind, distance_of):
     labels, _ = batch()
     hidden, dense_head, expected = with_gradients(states(), heads()[kind])
     nll = dense_losses(hidden, dense_head, labels)
-    paired = (given.partner_BT >= 0) & (labels >= 0)
+    paired = (target.partner_BT >= 0) & (labels >= 0)
     distance = torch.where(
         paired, distance_of(dense_logits(hidden, dense_head).log_softmax(-1)), 0.0
     )
-    wanted = nll.sum() + guidance.weight_of_distance * distance.sum()
-    (wanted * 0.37).backward()
-    hidden, our_head, ours = with_gradients(states(), heads()[kind])
-    loss, found = method_of(guidance).distill(hidden, our_head, labels, given)
+    expected_loss = nll.sum() + guidance.weight_of_distance * distance.sum()
+    (expected_loss * 0.37).backward()
+    hidden, our_head, our_leaves = with_gradients(states(), heads()[kind])
+    loss, stats = method_of(guidance).distill(hidden, our_head, labels, target)
     (loss * 0.37).backward()
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss.double(), wanted.detach(), rtol=1e-5, atol=0)
-    torch.testing.assert_close(found.nll_BT.double(), nll.detach(), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(found.distance_BT.double(), distance.detach(), rtol=1e-4, atol=1e-5)
-    assert torch.equal(found.has_partner_BT, paired)
+    torch.testing.assert_close(loss.double(), expected_loss.detach(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(stats.nll_BT.double(), nll.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(stats.distance_BT.double(), distance.detach(), rtol=1e-4, atol=1e-5)
+    assert torch.equal(stats.has_partner_BT, paired)
     assert 0 < paired.sum() < (labels >= 0).sum()
-    check_close(ours, expected, 2e-5)
+    check_close(our_leaves, expected, 2e-5)
 
 
 @pytest.mark.parametrize("kind", heads())
@@ -98,19 +98,19 @@ def check(guidance, given, kind, distance_of):
 @pytest.mark.parametrize("extra_ids", [0, 16])
 def test_kld_is_cross_entropy_and_torchs_divergence(kind, divergence, extra_ids):
     """A teacher's ids beyond the student's (Llemma has 16) are left out."""
-    given = teacher(VOCABULARY + extra_ids)
+    target = teacher(VOCABULARY + extra_ids)
     guidance = GuidanceConfig(method="kld", divergence=divergence)
     assert guidance.weight_of_distance == 1.0
-    check(guidance, given, kind, lambda log_p: plain_kl(log_p, given, divergence))
+    check(guidance, target, kind, lambda log_p: plain_kl(log_p, target, divergence))
 
 
 @pytest.mark.parametrize("kind", heads())
 @pytest.mark.parametrize("ids", [20, VOCABULARY, 70, 3 * VOCABULARY])
 def test_uld_is_cross_entropy_and_the_distance_of_sorted_distributions(kind, ids):
-    given = teacher(ids)
+    target = teacher(ids)
     guidance = GuidanceConfig(method="uld", distillation_weight=1.5)
-    of_teacher = teacher_logits(given).softmax(-1)
-    check(guidance, given, kind, lambda log_p: plain_wasserstein(log_p.exp(), of_teacher))
+    of_teacher = teacher_logits(target).softmax(-1)
+    check(guidance, target, kind, lambda log_p: plain_wasserstein(log_p.exp(), of_teacher))
 
 
 def test_uld_is_that_of_trl():
@@ -134,22 +134,24 @@ def test_uld_is_that_of_trl():
     )
     labels, _ = batch()
     labels = labels.clamp_min(0)
-    given = teacher(70)
+    target = teacher(70)
     partner = torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) % TEACHER_TOKENS
-    given = TeacherStates(given.states_MH, given.head, partner)
+    target = TeacherStates(target.states_MH, target.head, partner)
     hidden, head, leaves = with_gradients(states(), heads()["weights"])
     logits = dense_logits(hidden, head).log_softmax(-1).float()
-    theirs = ULDLoss(config)(logits, teacher_logits(given).float(), labels, labels, labels, labels)
-    theirs.backward()
-    ours, our_head, our_leaves = with_gradients(states(), heads()["weights"])
+    trl_loss = ULDLoss(config)(
+        logits, teacher_logits(target).float(), labels, labels, labels, labels
+    )
+    trl_loss.backward()
+    our_hidden, our_head, our_leaves = with_gradients(states(), heads()["weights"])
     guidance = GuidanceConfig(method="uld", distillation_weight=1.0)
-    loss, found = method_of(guidance).distill(ours, our_head, labels, given)
+    loss, stats = method_of(guidance).distill(our_hidden, our_head, labels, target)
     loss.backward()
-    torch.testing.assert_close(found.distance_BT.mean(), theirs.detach(), rtol=1e-4, atol=0)
+    torch.testing.assert_close(stats.distance_BT.mean(), trl_loss.detach(), rtol=1e-4, atol=0)
     nll_hidden, nll_head, nll_leaves = with_gradients(states(), heads()["weights"])
     dense_losses(nll_hidden, nll_head, labels).sum().backward()
-    for mine, of_nll, rival in zip(our_leaves, nll_leaves, leaves, strict=True):
-        distance_alone = (mine.grad - of_nll.grad) / (ROWS * LENGTH)
+    for our_leaf, of_nll, rival in zip(our_leaves, nll_leaves, leaves, strict=True):
+        distance_alone = (our_leaf.grad - of_nll.grad) / (ROWS * LENGTH)
         assert (distance_alone - rival.grad).norm() <= 1e-4 * rival.grad.norm()
 
 
@@ -173,27 +175,27 @@ def test_the_same_distribution_is_at_no_distance():
     labels, _ = batch()
     hidden, head = states(), heads()["bias"]
     partner = torch.arange(ROWS * LENGTH).view(ROWS, LENGTH)
-    given = TeacherStates(hidden.flatten(0, 1), head, partner)
+    target = TeacherStates(hidden.flatten(0, 1), head, partner)
     for options in (
         {"method": "kld"},
         {"method": "kld", "divergence": "forward"},
         {"method": "uld"},
     ):
-        _, found = method_of(GuidanceConfig(**options)).distill(hidden, head, labels, given)
-        assert found.distance_BT.abs().max() < 1e-5
+        _, stats = method_of(GuidanceConfig(**options)).distill(hidden, head, labels, target)
+        assert stats.distance_BT.abs().max() < 1e-5
 
 
 def test_bfloat16_states_are_compared_in_float32():
     labels, _ = batch()
-    given = teacher(70)
+    target = teacher(70)
     for method in ("kld", "uld"):
         guidance = GuidanceConfig(method=method)
-        exact, _ = method_of(guidance).distill(states(), heads()["weights"], labels, given)
+        exact, _ = method_of(guidance).distill(states(), heads()["weights"], labels, target)
         with torch.autocast("cpu", torch.bfloat16):
-            rounded, found = method_of(guidance).distill(
-                states(), heads()["weights"], labels, given
+            rounded, stats = method_of(guidance).distill(
+                states(), heads()["weights"], labels, target
             )
-        assert rounded.dtype == found.distance_BT.dtype == torch.float32
+        assert rounded.dtype == stats.distance_BT.dtype == torch.float32
         assert float(rounded) == pytest.approx(float(exact), rel=1e-2)
         assert float(rounded) != float(exact)
 
@@ -202,25 +204,25 @@ def test_bfloat16_states_are_compared_in_float32():
 def test_kld_of_the_ids_that_both_know(divergence):
     """Heads have rows to spare on both sides; both distributions are renormalised."""
     shared = 41
-    given = teacher(47)
-    given = TeacherStates(given.states_MH, given.head, given.partner_BT, shared)
+    target = teacher(47)
+    target = TeacherStates(target.states_MH, target.head, target.partner_BT, shared)
 
     def among(log_p):
-        return plain_kl(log_p[..., :shared].log_softmax(-1), given, divergence)
+        return plain_kl(log_p[..., :shared].log_softmax(-1), target, divergence)
 
     guidance = GuidanceConfig(method="kld", divergence=divergence)
     for kind in heads():
-        check(guidance, given, kind, among)
+        check(guidance, target, kind, among)
 
 
 def test_a_state_that_is_no_number_and_nobodys_partner_does_no_harm():
     labels, _ = batch()
     for method in ("kld", "uld"):
-        given = teacher(VOCABULARY)
-        given.states_MH[0] = NAN
-        given.partner_BT[given.partner_BT == 0] = -1
+        target = teacher(VOCABULARY)
+        target.states_MH[0] = NAN
+        target.partner_BT[target.partner_BT == 0] = -1
         hidden, head, leaves = with_gradients(states(), heads()["bias"])
-        loss, _ = method_of(GuidanceConfig(method=method)).distill(hidden, head, labels, given)
+        loss, _ = method_of(GuidanceConfig(method=method)).distill(hidden, head, labels, target)
         loss.backward()
         assert all(leaf.grad.isfinite().all() for leaf in leaves)
 
@@ -289,10 +291,10 @@ def test_uld_compares_the_tokens_it_says(rows, teacher_model, tokenizers, pairin
     chosen = [store[index] for index in range(0, len(store), 3)]
     batch = collator(chosen)
     tensors = batch.to(CPU).inputs()
-    given = live.guide(batch.live_text, tensors, live.plan(batch.live_text))
+    teacher_inputs = live.guide(batch.live_text, tensors, live.plan(batch.live_text))
     model = tiny_llama(tokenizers["llama"].get_vocab_size())
     guided = GuidedStudent(model, guidance)
-    output = guided(**tensors, **given)
+    output = guided(**tensors, **teacher_inputs)
     teacher = AutoModelForCausalLM.from_pretrained(teacher_model)
     total = pairs = 0
     with torch.no_grad():
@@ -301,22 +303,22 @@ def test_uld_compares_the_tokens_it_says(rows, teacher_model, tokenizers, pairin
         before = 0
         for piece, text, begins in pieces(row):
             tokens = spans.encode([text])
-            own = tokens.spans + begins
+            teacher_spans = tokens.spans + begins
             before += len(piece)
-            if not len(own):
+            if not len(teacher_spans):
                 continue
             with torch.no_grad():
                 of_teacher = teacher(torch.tensor(tokens.ids[None].astype(np.int64))).logits
             of_teacher = of_teacher[0].softmax(-1)
-            mine = [i for i, (start, end) in enumerate(piece) if start < end]
+            with_text = [i for i, (start, end) in enumerate(piece) if start < end]
             if pairing == "positional":
-                partner = dict(zip(mine, range(len(own)), strict=False))
+                partner = dict(zip(with_text, range(len(teacher_spans)), strict=False))
             else:
-                mapping = oracle.align(piece, own)
-                partner = {i: max(1, mapping[i, 0]) for i in mine if mapping[i, 1] > 1}
+                mapping = oracle.align(piece, teacher_spans)
+                partner = {i: max(1, mapping[i, 0]) for i in with_text if mapping[i, 1] > 1}
             for token, other in partner.items():
                 place = before - len(piece) + token - 1
-                if place < 0 or other == 0 or other >= len(own):
+                if place < 0 or other == 0 or other >= len(teacher_spans):
                     continue  # nothing predicts the first token of a row, or of a text without BOS
                 total += float(plain_wasserstein(of_student[number, place], of_teacher[other - 1]))
                 pairs += 1

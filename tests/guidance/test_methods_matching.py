@@ -43,9 +43,9 @@ def test_the_gradient_of_alm_is_that_of_tokenkit(small_chunks):
     hidden = logits[None].clone().requires_grad_()
     loss, metrics = selective_cross_entropy(hidden, torch.eye(11), labels, teacher, guidance)
     loss.backward()
-    plain, theirs = (torch.tensor(ANCHOR[name]) for name in ("cross_entropy", "gradient"))
+    plain, alm_gradient = (torch.tensor(ANCHOR[name]) for name in ("cross_entropy", "gradient"))
     in_group = (teacher.groups[0] >= 0)[:, None]
-    expected = torch.where(in_group, (1 - SHARE) * plain + SHARE * theirs, plain)
+    expected = torch.where(in_group, (1 - SHARE) * plain + SHARE * alm_gradient, plain)
     # Where the student is more than twice as sure as the teacher, ours is limited to -1.
     is_limited = torch.isin(teacher.groups[0], torch.tensor(ANCHOR["beyond_the_clip"]))
     expected[is_limited] = (1 - 2 * SHARE) * plain[is_limited]
@@ -53,9 +53,9 @@ def test_the_gradient_of_alm_is_that_of_tokenkit(small_chunks):
     assert is_limited.sum() == 1
     assert (metrics.weights_BT == 1).all()  # each trains
 
-    of_groups = (one[0][in_group[:, 0]] for one in (teacher.groups, metrics.nll_BT))
-    sums, given = torch.zeros(8).index_add(0, *of_groups), torch.tensor(ANCHOR["teacher_sums"])
-    value = given * (given / sums).log() + sums - given
+    of_groups = (tensor[0][in_group[:, 0]] for tensor in (teacher.groups, metrics.nll_BT))
+    sums, of_teacher = torch.zeros(8).index_add(0, *of_groups), torch.tensor(ANCHOR["teacher_sums"])
+    value = of_teacher * (of_teacher / sums).log() + sums - of_teacher
     torch.testing.assert_close(value, torch.tensor(ANCHOR["value"]))
 
 
@@ -69,8 +69,8 @@ def test_alm_weights_say_which_model_is_surer():
     weight = torch.tensor([[1.0, 1, 1, 1, 1, 1, 1, 0, 1]])
     guidance = GuidanceConfig(method="alm", distillation_weight=1.0, window_max_loss=2.0)
     teacher = GuidanceTensors(teacher_loss=loss, groups=groups, weight=weight)
-    found = token_weights(nll, teacher, labels, guidance)
-    assert found.tolist() == [[0.5, 0.5, -1.0, 1.0, 0.5, 1.0, -1.0, 0.0, 0.0]]
+    weights = token_weights(nll, teacher, labels, guidance)
+    assert weights.tolist() == [[0.5, 0.5, -1.0, 1.0, 0.5, 1.0, -1.0, 0.0, 0.0]]
 
 
 def drawn(seed, *, double=True):
@@ -101,24 +101,23 @@ def by_autograd(logits, labels, tables, first, table, bucket, mass, share, weigh
     nor, with the entropies of teachers, one whose entropy exceeds the student's by 0.25 nats."""
     log_p, total = logits.log_softmax(1), 0.0
     for token in (labels != -100).nonzero()[:, 0].tolist():
-        cross, told = 0.0, 0.0
+        cross, denominator = 0.0, 0.0
         for number, columns in enumerate((slice(0, 3), slice(3, 5))):
             p = log_p[token].exp()
             rest, left, part, has_bucket = torch.ones((), dtype=p.dtype), 1.0, 0.0, False
-            given = zip(bucket[token, columns].tolist(), mass[token, columns], strict=True)
-            for place, mine in given:
+            for place, q in zip(bucket[token, columns].tolist(), mass[token, columns], strict=True):
                 if place >= 0:
                     of = p[torch.from_numpy(tables[number]) == place - first[number]].sum()
-                    part, rest, left = part - mine * of.log(), rest - of, left - float(mine)
+                    part, rest, left = part - q * of.log(), rest - of, left - float(q)
                     has_bucket = True
             counts = table.shares[number] * has_bucket
             if entropy is not None:
-                own = -(p * log_p[token]).sum().detach()
-                counts *= bool(entropy[token, number] < own + 0.25)
-            told += counts
+                student_entropy = -(p * log_p[token]).sum().detach()
+                counts *= bool(entropy[token, number] < student_entropy + 0.25)
+            denominator += counts
             cross = cross + counts * (part - left * rest.log() if left > 1e-12 else part)
         plain = -log_p[token, labels[token]]
-        mixed = (1 - share) * plain + share * cross / told if told else plain
+        mixed = (1 - share) * plain + share * cross / denominator if denominator else plain
         total = total + weights[token] * mixed
     return total
 
@@ -144,7 +143,7 @@ def test_the_gradient_over_buckets_is_that_of_autograd_in_float64(seed):
     assert (parts[3, 2], parts[20, 2]) == (0, 0)
 
 
-def distilled(where, *, share=0.4, **more):
+def distilled(where, *, share=0.4, **overrides):
     """Hidden states with their gradient, the metrics and all that went into a loss."""
     logits, labels, teacher = anchored()
     tables, first, table, bucket, mass = drawn(0, double=False)
@@ -152,16 +151,16 @@ def distilled(where, *, share=0.4, **more):
     # From 0 to the 2.4 nats of a uniform distribution; the students' are about 2. One is not known.
     entropy = torch.linspace(0, 3, 48).view(2, 24).T.contiguous()
     entropy[1] = torch.nan
-    given = {"candidates": bucket[None], "candidate_mass": mass[None], "buckets": table}
-    given |= {"candidate_entropy": entropy[None]} | more
-    teacher = GuidanceTensors(teacher_loss=teacher.teacher_loss, **given)
+    tensors = {"candidates": bucket[None], "candidate_mass": mass[None], "buckets": table}
+    tensors |= {"candidate_entropy": entropy[None]} | overrides
+    teacher = GuidanceTensors(teacher_loss=teacher.teacher_loss, **tensors)
     hidden = logits[None].clone().requires_grad_()
     loss, metrics = selective_cross_entropy(hidden, torch.eye(11), labels, teacher, guidance)
     loss.backward()
     assert (metrics.weights_BT == 1).all()
     leaf = logits.clone().requires_grad_()
-    given = tables, first, table, bucket, mass, share, torch.ones(24)
-    expected = by_autograd(leaf, labels[0], *given, entropy if where == "surer" else None)
+    arguments = tables, first, table, bucket, mass, share, torch.ones(24)
+    expected = by_autograd(leaf, labels[0], *arguments, entropy if where == "surer" else None)
     expected.backward()
     return loss.detach(), hidden.grad[0], expected.detach(), leaf.grad
 
@@ -203,9 +202,9 @@ def test_the_gradient_sums_to_zero_where_the_student_rules_out_all_other_ids(res
     bucket, labels = torch.tensor([[0, 1]], dtype=torch.int32), torch.tensor([0])
 
     def loss_and_gradient(logits):
-        given = torch.tensor([mass]).to(logits), table, torch.ones(1).to(logits)
+        arguments = torch.tensor([mass]).to(logits), table, torch.ones(1).to(logits)
         gradient = logits.clone()
-        objective = BucketCrossEntropy(labels, bucket, *given, share=1.0)
+        objective = BucketCrossEntropy(labels, bucket, *arguments, share=1.0)
         return objective(gradient, slice(0, 1))[0, 0], gradient
 
     logits = torch.tensor([[2.0, 1.0, 0.5, rest]], dtype=torch.float64)
@@ -223,15 +222,15 @@ def test_no_product_for_a_gradient_is_made_without_gradients(monkeypatch, method
     logits, labels, teacher = anchored()
     *_, table, bucket, mass = drawn(0, double=False)
     if method == "distill":
-        given = {"candidates": bucket[None], "candidate_mass": mass[None], "buckets": table}
-        given["candidate_entropy"] = torch.ones(1, 24, 2)
-        teacher = GuidanceTensors(teacher_loss=teacher.teacher_loss, **given)
+        tensors = {"candidates": bucket[None], "candidate_mass": mass[None], "buckets": table}
+        tensors["candidate_entropy"] = torch.ones(1, 24, 2)
+        teacher = GuidanceTensors(teacher_loss=teacher.teacher_loss, **tensors)
     weight, guidance = torch.eye(11, requires_grad=True), GuidanceConfig(method=method)
-    given = logits[None], weight, labels, teacher, guidance
-    expected, metrics = selective_cross_entropy(*given)
+    arguments = logits[None], weight, labels, teacher, guidance
+    expected, metrics = selective_cross_entropy(*arguments)
     monkeypatch.setattr(chunked_loss_module, "_add_product_", None)
     with torch.no_grad():
-        loss, again = selective_cross_entropy(*given)
+        loss, again = selective_cross_entropy(*arguments)
     assert not loss.requires_grad
     torch.testing.assert_close(loss, expected.detach())
     torch.testing.assert_close(again.nll_BT, metrics.nll_BT)
@@ -245,8 +244,8 @@ def test_a_bucket_that_the_student_rules_out_has_its_gradient():
     objective = BucketCrossEntropy(labels, bucket, mass, table, weights, 0.4)
     gradient, leaf = logits.clone(), logits.double().requires_grad_()
     objective(gradient, slice(0, 24))
-    given = tables, first, table, bucket, mass.double(), 0.4, weights.double()
-    by_autograd(leaf, labels, *given).backward()
+    arguments = tables, first, table, bucket, mass.double(), 0.4, weights.double()
+    by_autograd(leaf, labels, *arguments).backward()
     torch.testing.assert_close(gradient.double(), leaf.grad, atol=1e-6, rtol=1e-5)
     assert leaf.grad[:, 0].min() < -0.1
     none = bucket < 0
@@ -257,7 +256,7 @@ def test_a_bucket_that_the_student_rules_out_has_its_gradient():
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("overrides", "message"),
     [
         (
             {"bucket_key": "another"},
@@ -274,9 +273,9 @@ def test_a_bucket_that_the_student_rules_out_has_its_gradient():
         ({"chunk_ends": [3, 5]}, "chunk_ends: counted for 5 tokens, but there are 24 labels"),
     ],
 )
-def test_tensors_that_do_not_belong_together_are_refused(more, message):
+def test_tensors_that_do_not_belong_together_are_refused(overrides, message):
     with pytest.raises(ValueError, match=message):
-        distilled("surer", **more)
+        distilled("surer", **overrides)
 
 
 @pytest.mark.parametrize(

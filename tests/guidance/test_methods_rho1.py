@@ -28,9 +28,9 @@ def test_with_one_vocabulary_vocagno_is_rho1(tmp_path, config):
     assert same_weights(tmp_path / "vocagno", tmp_path / "rho1")
     assert not same_weights(tmp_path / "vocagno", tmp_path / "cpt")
     logs = [metrics(tmp_path / method)[0] for method in ("vocagno", "rho1")]
-    for one, other in zip(*logs, strict=True):
-        assert one["mean_excess_loss"] == other["mean_excess_loss"]
-        assert one["coverage"] == other["coverage"] == 1.0
+    for entry, other in zip(*logs, strict=True):
+        assert entry["mean_excess_loss"] == other["mean_excess_loss"]
+        assert entry["coverage"] == other["coverage"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_teacher_reads_the_rows_as_the_student_does(rows, same_vocabulary_mode
     teacher._rows = 2  # several passes
     batch = Collator(SameRows(), guidance, data)([store[index] for index in range(5)])
     tensors = batch.to(CPU).inputs()
-    given = teacher.guide(None, tensors, teacher.plan(None))
+    stats = teacher.guide(None, tensors, teacher.plan(None))
     model = AutoModelForCausalLM.from_pretrained(same_vocabulary_model)
     extra = {name: tensors[name] for name in ("attention_mask", "position_ids") if name in tensors}
     with torch.no_grad():
@@ -81,10 +81,10 @@ def test_a_teacher_reads_the_rows_as_the_student_does(rows, same_vocabulary_mode
     labels = tensors["labels"]
     nll = -log_p.gather(2, labels.clamp_min(0)[..., None]).squeeze(2)
     valid = labels >= 0
-    assert torch.equal(given["teacher_loss"].isfinite(), valid)
-    torch.testing.assert_close(given["teacher_loss"][valid].double(), nll[valid], atol=1e-4, rtol=0)
+    assert torch.equal(stats["teacher_loss"].isfinite(), valid)
+    torch.testing.assert_close(stats["teacher_loss"][valid].double(), nll[valid], atol=1e-4, rtol=0)
     entropy = -(log_p.exp() * log_p).sum(-1)
-    torch.testing.assert_close(given["entropy"].double(), entropy, atol=1e-4, rtol=0)
+    torch.testing.assert_close(stats["entropy"].double(), entropy, atol=1e-4, rtol=0)
     counts = batch.counts
     assert counts.predicted == int(valid.sum())
     assert counts.kept == math.ceil(0.4 * int(valid.sum()))
@@ -112,7 +112,7 @@ PAGES = {"sample_every": 2}
 
 
 @pytest.mark.parametrize(
-    ("guidance", "more", "message"),
+    ("guidance", "sections", "message"),
     [
         ({"method": "kld"}, {}, "method: needs more of the teacher than its stored losses"),
         ({"method": "uld"}, {}, "method: needs more of the teacher than its stored losses"),
@@ -129,8 +129,8 @@ PAGES = {"sample_every": 2}
         ),
     ],
 )
-def test_methods_that_lack_what_they_need_are_refused(config, capsys, guidance, more, message):
-    assert train_here(config("run", guidance=guidance, **more)) == 2
+def test_methods_that_lack_what_they_need_are_refused(config, capsys, guidance, sections, message):
+    assert train_here(config("run", guidance=guidance, **sections)) == 2
     assert f"guidance.{message}" in capsys.readouterr().err
 
 

@@ -117,7 +117,7 @@ def recorded(name, isolate=False):
     batch = with_drawn(rng, batch, rule)
     states = rng.normal(size=(*batch.labels_BT.shape, HIDDEN)).astype(np.float32)
     weight = rng.normal(size=(VOCABULARY, HIDDEN)).astype(np.float32)
-    hidden, weight = (torch.from_numpy(one).requires_grad_() for one in (states, weight))
+    hidden, weight = (torch.from_numpy(array).requires_grad_() for array in (states, weight))
     output = method_of(rule).loss(hidden, LanguageHead(weight), batch)
     output.loss.backward()
     numbers = [output.loss, hidden.grad.norm(), weight.grad.norm(), batch.teacher_loss.nansum()]
@@ -132,10 +132,10 @@ def recorded(name, isolate=False):
 @pytest.mark.parametrize("name", RULES)
 def test_a_batch_and_its_loss_are_as_recorded(name, isolate):
     expected = json.loads(RECORDED.read_text())[f"{name}{', isolated' * isolate}"]
-    found = recorded(name, isolate)
-    assert found["exact"] == expected["exact"]
-    assert found["numbers"] == pytest.approx(expected["numbers"], rel=1e-5)
-    assert found["numbers"][0] == pytest.approx(expected["numbers"][0], rel=1e-6)
+    record = recorded(name, isolate)
+    assert record["exact"] == expected["exact"]
+    assert record["numbers"] == pytest.approx(expected["numbers"], rel=1e-5)
+    assert record["numbers"][0] == pytest.approx(expected["numbers"][0], rel=1e-6)
 
 
 if __name__ == "__main__":

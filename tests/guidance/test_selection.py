@@ -33,15 +33,15 @@ def plain_chunk_weights(nll, teacher, labels, numbers, chunks, fraction, unmappe
         [i for i, n in enumerate(numbers) if n == c and labels[i] >= 0] for c in range(chunks)
     ]
     losses = [teacher[m[0]] if m else NAN for m in members]
-    known = [c for c in range(chunks) if members[c] and np.isfinite(losses[c])]
-    unknown = [c for c in range(chunks) if members[c] and c not in known]
-    mean = np.mean([losses[c] for c in known]) if known else 0.0
+    scored = [c for c in range(chunks) if members[c] and np.isfinite(losses[c])]
+    unknown = [c for c in range(chunks) if members[c] and c not in scored]
+    mean = np.mean([losses[c] for c in scored]) if scored else 0.0
     if unmapped == "mean":
-        known, losses = sorted(known + unknown), [x if np.isfinite(x) else mean for x in losses]
+        scored, losses = sorted(scored + unknown), [x if np.isfinite(x) else mean for x in losses]
         unknown = []
-    excess = {c: np.mean([nll[i] for i in members[c]]) - losses[c] for c in known}
-    ranked = sorted(known, key=lambda c: (-excess[c], c))
-    chosen = ranked[: math.ceil(fraction * len(known))]
+    excess = {c: np.mean([nll[i] for i in members[c]]) - losses[c] for c in scored}
+    ranked = sorted(scored, key=lambda c: (-excess[c], c))
+    chosen = ranked[: math.ceil(fraction * len(scored))]
     chosen += unknown if unmapped == "include" else []
     return [float(any(i in members[c] for c in chosen)) for i in range(len(nll))]
 
@@ -61,12 +61,12 @@ def test_chunks_are_ranked_by_their_mean_loss(unmapped, fraction):
         teacher[row, :size] = losses[numbers[row, :size]]
         labels[row, size:] = -100
     config = GuidanceConfig(method="chunk", chunks=chunks, unmapped=unmapped, top_fraction=fraction)
-    found = chunk_weights(*map(torch.from_numpy, (nll, teacher, labels, numbers)), config)
+    weights = chunk_weights(*map(torch.from_numpy, (nll, teacher, labels, numbers)), config)
     for row in range(4):
         expected = plain_chunk_weights(
             nll[row], teacher[row], labels[row], numbers[row], chunks, fraction, unmapped
         )
-        assert found[row].tolist() == expected, row
+        assert weights[row].tolist() == expected, row
 
 
 def test_the_teacher_loss_of_a_chunk_is_of_the_same_part_of_its_tokens(tmp_path, rows, tokenizers):
@@ -76,7 +76,7 @@ def test_the_teacher_loss_of_a_chunk_is_of_the_same_part_of_its_tokens(tmp_path,
     rng = np.random.default_rng(2)
 
     sides = [teacher.encode([text]).spans for text in DOCUMENTS]
-    scores = [DocumentScores(one, rng.random(len(one)).astype(np.float16)) for one in sides]
+    scores = [DocumentScores(spans, rng.random(len(spans)).astype(np.float16)) for spans in sides]
     guidance = GuidanceConfig(method="chunk", chunks=4, aggregation="mean")
     data = DataConfig(train="unused", seq_len=SEQ_LEN)
     collator = Collator(ScoresInOrder(scores), guidance, data)
@@ -87,17 +87,17 @@ def test_the_teacher_loss_of_a_chunk_is_of_the_same_part_of_its_tokens(tmp_path,
         losses = []
         ends = np.cumsum(row.num_tokens)
         for document, stop, count in zip(row.documents, ends, row.num_tokens, strict=True):
-            own = row.spans[stop - count : stop]
+            row_spans = row.spans[stop - count : stop]
             of = scores[document]
-            first, last = own[:, 0].min(), own[:, 1].max()
+            first, last = row_spans[:, 0].min(), row_spans[:, 1].max()
             inside = [i for i, (s, e) in enumerate(of.spans) if s < e and s < last and e > first]
             losses += [float(of.nll[i]) for i in inside]
         n, m = len(row.ids), len(losses)
         for token in range(n):
             chunk = next(c for c in range(4) if c * n // 4 <= token < (c + 1) * n // 4)
             part = losses[chunk * m // 4 : (chunk + 1) * m // 4]
-            wanted = np.float32(np.mean(part)) if part else np.float32(np.nan)
-            np.testing.assert_allclose(view.teacher_loss[before + token], wanted, rtol=1e-5)
+            expected_loss = np.float32(np.mean(part)) if part else np.float32(np.nan)
+            np.testing.assert_allclose(view.teacher_loss[before + token], expected_loss, rtol=1e-5)
         before += n
 
 
@@ -105,15 +105,15 @@ def test_a_row_with_a_document_that_is_not_scored_has_no_chunks(rows, tokenizers
     store, _ = rows
     teacher = TokenSpans(tokenizers["byte-level"])
     sides = [teacher.encode([text]).spans for text in DOCUMENTS[1:]]
-    others = [DocumentScores(one, np.zeros(len(one), np.float16)) for one in sides]
+    scores = [DocumentScores(spans, np.zeros(len(spans), np.float16)) for spans in sides]
     guidance = GuidanceConfig(method="chunk", chunks=4)
     data = DataConfig(train="unused", seq_len=SEQ_LEN)
-    collator = Collator(ScoresInOrder([NOT_SCORED, *others]), guidance, data)
+    collator = Collator(ScoresInOrder([NOT_SCORED, *scores]), guidance, data)
     chosen = [store[index] for index in range(6)]
     (_, view), before = collator.align(chosen), 0
     for row in chosen:
-        found = np.isfinite(view.teacher_loss[before : before + len(row.ids)])
-        assert found.any() != (0 in row.documents)
+        has_loss = np.isfinite(view.teacher_loss[before : before + len(row.ids)])
+        assert has_loss.any() != (0 in row.documents)
         before += len(row.ids)
 
 
@@ -142,20 +142,20 @@ def test_a_random_choice_needs_no_teacher_and_does_not_depend_on_the_cut(tmp_pat
             train_here(config(name, guidance=guidance, teacher={"model": None}, train=train)) == 0
         )
     logs = [metrics(tmp_path / name)[0] for name in ("whole", "cut")]
-    for one, other in zip(*logs, strict=True):
-        assert one["kept_fraction"] == other["kept_fraction"]
-        assert one["kept_loss"] == pytest.approx(other["kept_loss"], rel=1e-5)
-        assert 0.4 < one["kept_fraction"] < 0.6
+    for whole, other in zip(*logs, strict=True):
+        assert whole["kept_fraction"] == other["kept_fraction"]
+        assert whole["kept_loss"] == pytest.approx(other["kept_loss"], rel=1e-5)
+        assert 0.4 < whole["kept_fraction"] < 0.6
     assert len({entry["kept_fraction"] for entry in logs[0]}) > 1
     assert not (tmp_path / "cache" / "scores").exists()
 
 
 def test_random_ranks_follow_from_seed_and_sample():
     method = method_of(GuidanceConfig(method="chunk", chunks=8, selection="random"))
-    ranks, others = (method.for_samples(seed, range(3, 6))["chunk_rank"] for seed in (0, 1))
+    ranks, other_ranks = (method.for_samples(seed, range(3, 6))["chunk_rank"] for seed in (0, 1))
     assert ranks.shape == (3, 8)
     assert torch.equal(ranks[1:2], method.for_samples(0, [4])["chunk_rank"])
-    assert not torch.equal(ranks, others)
+    assert not torch.equal(ranks, other_ranks)
     assert len(ranks.unique()) == 24
 
 

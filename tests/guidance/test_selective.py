@@ -56,16 +56,16 @@ def compared(head, labels, teacher, guidance, **options):
     hidden, dense_head, expected = with_gradients(states(labels.shape), head)
     nll = dense_losses(hidden, dense_head, labels)
     weights = token_weights(nll.float(), teacher, labels, guidance)
-    wanted = (nll * weights).sum()
-    (wanted * 0.37).backward()
-    hidden, our_head, ours = with_gradients(states(labels.shape), head)
+    expected_loss = (nll * weights).sum()
+    (expected_loss * 0.37).backward()
+    hidden, our_head, our_leaves = with_gradients(states(labels.shape), head)
     loss, metrics = selective_cross_entropy(hidden, our_head, labels, teacher, guidance, **options)
     (loss * 0.37).backward()
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss.double(), wanted.detach(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(loss.double(), expected_loss.detach(), rtol=1e-5, atol=0)
     assert torch.equal(metrics.weights_BT, weights)
     torch.testing.assert_close(metrics.nll_BT.double(), nll.detach(), rtol=1e-4, atol=1e-5)
-    check_close(ours, expected)
+    check_close(our_leaves, expected)
     return weights
 
 
@@ -82,43 +82,43 @@ def test_given_logits_are_left_as_they_are(options):
     """In one pass, and in two, of which the first computes losses in place."""
     guidance, (labels, teacher) = GuidanceConfig(**options), batch()
     head = heads()["weights"]
-    found = []
-    for given in (head, None):
+    outputs = []
+    for given_head in (head, None):
         hidden = states(labels.shape).requires_grad_()
-        logits = hidden if given else head.logits(hidden.flatten(0, 1)).view(*labels.shape, -1)
+        logits = hidden if given_head else head.logits(hidden.flatten(0, 1)).view(*labels.shape, -1)
         before = logits.detach().clone()
-        loss, metrics = selective_cross_entropy(logits, given, labels, teacher, guidance)
+        loss, metrics = selective_cross_entropy(logits, given_head, labels, teacher, guidance)
         loss.backward()
         assert torch.equal(logits, before)
-        found.append((loss.detach(), metrics.nll_BT, metrics.weights_BT, hidden.grad))
-    for ours, expected in zip(*found, strict=True):
-        torch.testing.assert_close(ours, expected)
+        outputs.append((loss.detach(), metrics.nll_BT, metrics.weights_BT, hidden.grad))
+    for tensor, expected in zip(*outputs, strict=True):
+        torch.testing.assert_close(tensor, expected)
 
 
 @pytest.mark.parametrize("rule", [POLICIES[1], {"method": "cpt"}, {}], ids=str)
 def test_given_logits_are_not_rounded_under_autocast(rule):
     guidance, (labels, teacher) = GuidanceConfig(**rule), batch()
-    given = GuidanceTensors(teacher_loss=teacher, weight=None if rule else labels.ne(-100).float())
+    inputs = GuidanceTensors(teacher_loss=teacher, weight=None if rule else labels.ne(-100).float())
     logits = torch.randn(*labels.shape, VOCABULARY, requires_grad=True)
-    exact, _ = selective_cross_entropy(logits, None, labels, given, guidance)
+    exact, _ = selective_cross_entropy(logits, None, labels, inputs, guidance)
     with torch.autocast("cpu", torch.bfloat16):
-        found, _ = selective_cross_entropy(logits, None, labels, given, guidance)
-    assert torch.equal(found, exact)
+        loss, _ = selective_cross_entropy(logits, None, labels, inputs, guidance)
+    assert torch.equal(loss, exact)
 
 
 def test_weights_between_0_and_1_count_where_losses_rank():
     rule = GuidanceConfig(unit="token", top_fraction=1.0, window_max_loss=2.0)
     labels, _ = batch()
     weight = torch.linspace(0, 1, labels.numel()).view(labels.shape)
-    given = GuidanceTensors(teacher_loss=torch.zeros(labels.shape), weight=weight)
-    compared(heads()["weights"], labels, given, rule)
+    teacher = GuidanceTensors(teacher_loss=torch.zeros(labels.shape), weight=weight)
+    compared(heads()["weights"], labels, teacher, rule)
 
 
 def test_what_no_rule_reads_is_refused():
     labels, losses = batch()
     logits = torch.randn(*labels.shape, VOCABULARY)
     ones, none = torch.ones(labels.shape), torch.full((*labels.shape, 2), -1)
-    for more, rule, words in (
+    for columns, rule, words in (
         (
             {"weight": ones},
             {"top_fraction": 0.4},
@@ -128,11 +128,11 @@ def test_what_no_rule_reads_is_refused():
         ({"weight": ones * 255}, {}, "^weight: expected floats from 0 to 1, .* 255; divide"),
         ({"weight": ones * torch.nan}, {}, "^weight: expected floats from 0 to 1"),
     ):
-        given = GuidanceTensors(teacher_loss=losses, **more)
+        teacher = GuidanceTensors(teacher_loss=losses, **columns)
         with pytest.raises(ValueError, match=words):
-            selective_cross_entropy(logits, None, labels, given, GuidanceConfig(**rule))
-    given = GuidanceTensors(teacher_loss=losses, weight=ones)
-    selective_cross_entropy(logits, None, labels, given, GuidanceConfig(method="cpt"))
+            selective_cross_entropy(logits, None, labels, teacher, GuidanceConfig(**rule))
+    teacher = GuidanceTensors(teacher_loss=losses, weight=ones)
+    selective_cross_entropy(logits, None, labels, teacher, GuidanceConfig(method="cpt"))
     student = GuidedStudent(tiny_llama(VOCABULARY), PAPER)
     with pytest.raises(ValueError, match=r"^weight: only `guidance.window_max_loss` reads it"):
         student(input_ids=labels.clamp_min(0), labels=labels, teacher_loss=losses, weight=ones)
@@ -185,22 +185,22 @@ def test_a_group_that_is_longer_than_a_chunk_takes_memory_of_its_own(monkeypatch
 
 def test_a_mean_is_over_all_or_over_the_kept():
     labels, teacher = batch()
-    given = states(), heads()["weights"].weight_VH, labels, teacher
-    total, metrics = selective_cross_entropy(*given, PAPER)
+    arguments = states(), heads()["weights"].weight_VH, labels, teacher
+    total, metrics = selective_cross_entropy(*arguments, PAPER)
     for how, count in (("tokens", (labels >= 0).sum()), ("selected", metrics.weights_BT.sum())):
         rule = GuidanceConfig(normalize=how, top_fraction=0.4)
-        mean, _ = selective_cross_entropy(*given, rule, reduction="mean")
+        mean, _ = selective_cross_entropy(*arguments, rule, reduction="mean")
         assert mean == pytest.approx(float(total / count))
 
 
 def test_without_gradients_nothing_but_losses_is_computed(monkeypatch):
     labels, teacher = batch()
-    given = states(), heads()["all"], labels, teacher
-    _, expected = selective_cross_entropy(*given, PAPER)
+    arguments = states(), heads()["all"], labels, teacher
+    _, expected = selective_cross_entropy(*arguments, PAPER)
     monkeypatch.setattr(chunked_loss_module._ChunkedLoss, "forward", None)
     for rule in (PAPER, GuidanceConfig(method="cpt")):
         with torch.no_grad():
-            loss, metrics = selective_cross_entropy(*given, rule)
+            loss, metrics = selective_cross_entropy(*arguments, rule)
         assert torch.equal(metrics.nll_BT, expected.nll_BT)
     assert loss == pytest.approx(float(metrics.nll_BT.sum()))
 
@@ -328,9 +328,9 @@ def model_gradients(model, labels, teacher, *, dense=False, autocast=False):
     return {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
-def check_same_gradients(ours, expected, tolerance=1e-5):
+def check_same_gradients(gradients, expected, tolerance=1e-5):
     for name, gradient in expected.items():
-        difference = (ours[name] - gradient).norm() / gradient.norm()
+        difference = (gradients[name] - gradient).norm() / gradient.norm()
         assert difference <= tolerance, name
 
 
@@ -348,15 +348,16 @@ def test_under_autocast_the_losses_are_finer_than_the_models_own():
     labels, teacher = batch()
     model = tiny_llama(50)
     exact = model_gradients(model, labels, teacher, dense=True)
-    ours = model_gradients(model, labels, teacher, autocast=True)
+    our_gradients = model_gradients(model, labels, teacher, autocast=True)
     dense = model_gradients(model, labels, teacher, dense=True, autocast=True)
-    check_same_gradients(ours, exact, 0.1)
+    check_same_gradients(our_gradients, exact, 0.1)
     head = "lm_head.weight"
     errors = [
-        (gradients[head] - exact[head]).norm() / exact[head].norm() for gradients in (ours, dense)
+        (gradients[head] - exact[head]).norm() / exact[head].norm()
+        for gradients in (our_gradients, dense)
     ]
     assert errors[0] < 1.1 * errors[1]
-    assert ours[head].dtype == torch.float32
+    assert our_gradients[head].dtype == torch.float32
 
 
 @pytest.mark.slow
@@ -384,13 +385,13 @@ def test_the_sums_of_a_forward_pass():
     labels, teacher = batch()
     student = GuidedStudent(tiny_llama(50), PAPER)
     loss, sums, nll, weights = student(labels.clamp_min(0), labels, teacher)
-    found = LossSums.of(sums)
-    assert found.kept_nll == pytest.approx(loss.item())
-    assert found.kept == count_kept(teacher, labels, PAPER)
-    assert found.nll == pytest.approx(float(nll.sum()))
-    assert found.kept == int(weights.sum())
+    loss_sums = LossSums.of(sums)
+    assert loss_sums.kept_nll == pytest.approx(loss.item())
+    assert loss_sums.kept == count_kept(teacher, labels, PAPER)
+    assert loss_sums.nll == pytest.approx(float(nll.sum()))
+    assert loss_sums.kept == int(weights.sum())
     scored = teacher.isfinite() & (labels >= 0)
-    assert found.teacher == pytest.approx(float(teacher[scored].sum()), rel=1e-5)
+    assert loss_sums.teacher == pytest.approx(float(teacher[scored].sum()), rel=1e-5)
 
 
 def test_weights_that_are_not_of_these_labels_are_refused():
@@ -411,35 +412,35 @@ def test_weights_that_are_not_of_these_labels_are_refused():
     half, _ = selective_cross_entropy(hidden, head, labels, halves, rule)
     assert half.item() == pytest.approx(loss.item() / 2)
     with torch.no_grad():
-        found, _ = selective_cross_entropy(hidden, head, labels, halves, rule)
-    assert found.item() == pytest.approx(half.item())
+        half_no_grad, _ = selective_cross_entropy(hidden, head, labels, halves, rule)
+    assert half_no_grad.item() == pytest.approx(half.item())
 
 
 @pytest.mark.parametrize("trained", ["weight bias", "weight", "bias", ""])
 def test_what_is_frozen_of_a_head_has_no_gradient_to_keep(monkeypatch, trained):
     """As under LoRA: it would be as large as the head, in float32."""
     monkeypatch.setattr(head_module, "chunk_rows", lambda *_: 4)
-    given = {"states": (10, 8), "weight": (20, 8), "bias": (20,)}
-    given = {name: torch.randn(shape) for name, shape in given.items()}
+    shapes = {"states": (10, 8), "weight": (20, 8), "bias": (20,)}
+    tensors = {name: torch.randn(shape) for name, shape in shapes.items()}
     losses, gradients = [], []
     for names in ("weight bias", trained):
         leaves = {
             name: values.clone().requires_grad_(name == "states" or name in names.split())
-            for name, values in given.items()
+            for name, values in tensors.items()
         }
         objective = CrossEntropy(torch.arange(10))
         of_head = LanguageHead(leaves["weight"], leaves["bias"], 2.0, 3.0)
         total, _ = chunked_loss(leaves["states"], of_head, objective)
-        kept = [one for one in total.grad_fn.saved_tensors if one is not None]
+        kept = [tensor for tensor in total.grad_fn.saved_tensors if tensor is not None]
         assert len(kept) == 1 + len(names.split())
         total.backward()
         losses.append(total)
         gradients.append({name: leaf.grad for name, leaf in leaves.items()})
     assert losses[0] == losses[1]
     for name, expected in gradients[0].items():
-        found = gradients[1][name]
-        assert (found is None) == (name not in ("states", *trained.split()))
-        assert found is None or torch.equal(found, expected)
+        gradient = gradients[1][name]
+        assert (gradient is None) == (name not in ("states", *trained.split()))
+        assert gradient is None or torch.equal(gradient, expected)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 31, 32, 33, 300, 341])

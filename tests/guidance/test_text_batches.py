@@ -38,12 +38,12 @@ def losses(other, seed=0):
     return nll
 
 
-def made(sides, texts, guidance, nll=None, **options):
+def made(sides, texts, rule, nll=None, **inputs):
     student, teacher = sides
-    own, other = student.encode(texts), teacher.encode(texts)
+    tokens, other = student.encode(texts), teacher.encode(texts)
     nll = losses(other) if nll is None else nll
     eos = student.token_id("</s>")
-    return own, other, nll, guided_batch(student, own, other, nll, guidance, eos_id=eos, **options)
+    return tokens, other, nll, guided_batch(student, tokens, other, nll, rule, eos_id=eos, **inputs)
 
 
 @pytest.mark.parametrize("sign", ["ohm", "\u2126"])
@@ -52,16 +52,16 @@ def test_the_bytes_of_a_character_count_once(tokenizers, sign):
     character have the whole of it."""
     student, teacher = (TokenSpans(tokenizers[name]) for name in ("byte-level-nfc", "byte-level"))
     text = f"plain words\n😊🚀💥😊🚀💥\nresistance 5 {sign}"
-    own, other = student.encode([text]), teacher.encode([text])
-    is_shared = (np.diff(own.spans[:, 0]) == 0).any()
+    tokens, other = student.encode([text]), teacher.encode([text])
+    is_shared = (np.diff(tokens.spans[:, 0]) == 0).any()
     assert is_shared == (sign != "ohm")
     first, end = (text.encode().index(byte) for byte in (b"\xf0", b"\nres"))
-    sides = own.spans, other.spans
+    sides = tokens.spans, other.spans
     in_line = [(spans[:, 0] >= first) & (spans[:, 1] <= end) for spans in sides]
     sizes = other.spans[:, 1] - other.spans[:, 0]
     nll = (np.where(in_line[1], 3.0, 0.5) * sizes).astype(np.float32)
     eos = student.token_id("<|endoftext|>")
-    batch = guided_batch(student, own, other, nll, GuidanceConfig(), eos_id=eos)
+    batch = guided_batch(student, tokens, other, nll, GuidanceConfig(), eos_id=eos)
     before = len(student.prefix_ids) - 1  # a weight stands at the token that is predicted
     places = np.flatnonzero(in_line[0]) + before
     assert len(places) == 24  # a token for each byte
@@ -71,13 +71,13 @@ def test_the_bytes_of_a_character_count_once(tokenizers, sign):
 def test_texts_whose_tokens_have_no_place_are_refused(tokenizers, sides):
     """All of their tokens would count as special ones, and train without a teacher."""
     student, teacher = sides
-    own, other = student.encode(LINES), teacher.encode(LINES)
-    swapped = student.from_ids(own.ids, own.cu_seqlens, texts=LINES[::-1])
+    tokens, other = student.encode(LINES), teacher.encode(LINES)
+    swapped = student.from_ids(tokens.ids, tokens.cu_seqlens, texts=LINES[::-1])
     assert not swapped.proved.any()
     eos = student.token_id("</s>")
     with pytest.raises(ValueError, match="own: no token of text 0 has a place in it"):
         guided_batch(student, swapped, other, losses(other), GuidanceConfig(), eos_id=eos)
-    same = student.from_ids(own.ids, own.cu_seqlens, texts=LINES)
+    same = student.from_ids(tokens.ids, tokens.cu_seqlens, texts=LINES)
     guided_batch(student, same, other, losses(other), GuidanceConfig(), eos_id=eos)
 
 
@@ -91,10 +91,10 @@ def test_a_student_without_line_breaks_is_warned_of(tokenizers):
 @pytest.mark.parametrize("how", ["max", "mean", "sum", "min"])
 def test_noise_is_told_from_the_teachers_own_tokens_whatever_the_unit(monkeypatch, sides, how):
     """Some of which share text with several tokens of the student."""
-    found = []
+    losses_and_rests = []
 
     def looked_at(batch, rule):
-        found.append((batch.teacher_loss, rest_of_line_loss(batch, rule)))
+        losses_and_rests.append((batch.teacher_loss, rest_of_line_loss(batch, rule)))
         return weights_of_lines(batch, rule)
 
     monkeypatch.setattr("vocagno.guidance.collator.weights_of_lines", looked_at)
@@ -102,7 +102,7 @@ def test_noise_is_told_from_the_teachers_own_tokens_whatever_the_unit(monkeypatc
     rules = GuidanceConfig(**lines, unit="group"), GuidanceConfig(**lines, aggregation=how)
     for rule in rules:
         made(sides, [*LINES, *TEXTS], rule)
-    (groups_BT, expected_BT), (tokens_BT, found_BT) = found
+    (groups_BT, expected_BT), (tokens_BT, found_BT) = losses_and_rests
     assert not torch.equal(groups_BT.nan_to_num(), tokens_BT.nan_to_num())
     torch.testing.assert_close(found_BT, expected_BT, rtol=0, atol=0, equal_nan=True)
     assert (found_BT > 1.0).any()
@@ -114,36 +114,36 @@ def test_losses_and_labels_are_their_definition(sides, unit):
     text."""
     student, _ = sides
     rule = GuidanceConfig(top_fraction=None, max_threshold=0.0, unit=unit)
-    own, other, nll, batch = made(sides, TEXTS, rule)
-    cu = {"student_cu_seqlens": own.cu_seqlens, "teacher_cu_seqlens": other.cu_seqlens}
-    expected = vocagno.reduce(nll, vocagno.align(own.spans, other.spans, **cu), how="max")
-    numbers = np.full(len(own.ids), -1)
+    tokens, other, nll, batch = made(sides, TEXTS, rule)
+    cu = {"student_cu_seqlens": tokens.cu_seqlens, "teacher_cu_seqlens": other.cu_seqlens}
+    expected = vocagno.reduce(nll, vocagno.align(tokens.spans, other.spans, **cu), how="max")
+    numbers = np.full(len(tokens.ids), -1)
     if unit == "group":
-        found = vocagno.groups(own.spans, other.spans, **cu)
-        expected = np.full(len(own.ids), np.nan, np.float32)
-        pairs = zip(found.student.tolist(), found.teacher.tolist(), strict=True)
+        aligned = vocagno.groups(tokens.spans, other.spans, **cu)
+        expected = np.full(len(tokens.ids), np.nan, np.float32)
+        pairs = zip(aligned.student.tolist(), aligned.teacher.tolist(), strict=True)
         for number, ((a, b), (c, d)) in enumerate(pairs):
             expected[a:b], numbers[a:b] = nll[c:d].sum() / (b - a), number
     before = len(student.prefix_ids)
     assert before
     for index in range(len(TEXTS)):
-        rows = own.text(index)
-        ids = [*student.prefix_ids, *own.ids[rows].tolist(), student.token_id("</s>")]
+        rows = tokens.text(index)
+        ids = [*student.prefix_ids, *tokens.ids[rows].tolist(), student.token_id("</s>")]
         n = len(ids) - 1
         assert batch.input_ids_BT[index, :n].tolist() == ids[:-1]
         assert batch.labels_BT[index].tolist() == ids[1:] + [-100] * (batch.labels_BT.shape[1] - n)
         of_text = slice(before - 1, n - 1)
-        found = batch.teacher.teacher_loss[index].numpy()
-        np.testing.assert_allclose(found[of_text], expected[rows], rtol=1e-6)
-        assert np.isnan(found[n - 1 :]).all()
+        teacher_loss = batch.teacher.teacher_loss[index].numpy()
+        np.testing.assert_allclose(teacher_loss[of_text], expected[rows], rtol=1e-6)
+        assert np.isnan(teacher_loss[n - 1 :]).all()
         if unit == "group":
             groups = batch.teacher.groups[index, of_text].tolist()
             same = [[a == b >= 0 for b in groups] for a in groups]
-            mine = numbers[rows].tolist()
-            known = np.isfinite(expected[rows]).tolist()
+            group_of = numbers[rows].tolist()
+            scored = np.isfinite(expected[rows]).tolist()
             for a, row in enumerate(same):
                 for b, is_same in enumerate(row):
-                    assert is_same == (mine[a] == mine[b] >= 0 and known[a]), (index, a, b)
+                    assert is_same == (group_of[a] == group_of[b] >= 0 and scored[a]), (index, a, b)
 
 
 def test_the_default_rule_drops_a_line_that_the_teacher_cannot_predict(sides):
@@ -153,14 +153,14 @@ def test_the_default_rule_drops_a_line_that_the_teacher_cannot_predict(sides):
     first = other.spans[other.text(0)]
     noise = (first[:, 0] >= LINES[0].index("qx")) & (first[:, 1] <= LINES[0].index("So"))
     nll[other.text(0)][noise] = 9.0
-    own, _, _, batch = made(sides, LINES, None, nll)
+    tokens, _, _, batch = made(sides, LINES, None, nll)
     nothing = torch.zeros(batch.labels_BT.shape)
     weights = token_weights(nothing, batch.teacher, batch.labels_BT, GuidanceConfig())
-    spans = own.spans[own.text(0)]
+    spans = tokens.spans[tokens.text(0)]
     of_noise = (spans[:, 0] >= LINES[0].index("qx")) & (spans[:, 1] <= LINES[0].index("So"))
-    found = weights[0, len(student.prefix_ids) - 1 :][: len(spans)].bool().numpy()
+    is_kept = weights[0, len(student.prefix_ids) - 1 :][: len(spans)].bool().numpy()
     assert of_noise.sum() > 3
-    assert (found == ~of_noise).all()
+    assert (is_kept == ~of_noise).all()
     assert batch.counts.kept == weights.sum()  # known before the forward pass
     assert weights[1].sum() == (batch.labels_BT[1] >= 0).sum()
 
@@ -175,8 +175,8 @@ def test_the_loss_of_a_batch_is_its_weighted_cross_entropy(sides, guidance):
     torch.manual_seed(0)
     weight = torch.randn(student.vocabulary_size, 16, requires_grad=True)
     hidden = torch.randn(*batch.labels_BT.shape, 16)
-    given = hidden, weight, batch.labels_BT, batch.teacher, guidance
-    total, metrics = selective_cross_entropy(*given)
+    arguments = hidden, weight, batch.labels_BT, batch.teacher, guidance
+    total, metrics = selective_cross_entropy(*arguments)
     total.backward()
     expected = torch.nn.functional.cross_entropy(
         (hidden @ weight.T).transpose(1, 2), batch.labels_BT, reduction="none"
@@ -195,13 +195,13 @@ def test_the_tensors_belong_to_their_guidance(sides):
     student, _ = sides
     *_, batch = made(sides, LINES, PAPER)
     weight, hidden = torch.randn(student.vocabulary_size, 8), torch.randn(*batch.labels_BT.shape, 8)
-    given = hidden, weight, batch.labels_BT, batch.teacher
+    arguments = hidden, weight, batch.labels_BT, batch.teacher
     for other in (
         GuidanceConfig(top_fraction=0.8),
         GuidanceConfig(unit="group", max_threshold=0.0),
     ):
         with pytest.raises(ConfigError, match=r"^teacher: made for guidance"):
-            selective_cross_entropy(*given, other)
+            selective_cross_entropy(*arguments, other)
         with pytest.raises(ConfigError, match=r"^teacher: made for guidance"):
             token_weights(torch.zeros(batch.labels_BT.shape), batch, batch.labels_BT, other)
 
@@ -217,47 +217,47 @@ def test_every_tensor_of_a_batch_moves_to_a_device(sides):
 
 def test_prompts_are_read_and_not_learnt(sides):
     prompt = len("3 + 4 =")
-    own, _, _, batch = made(sides, LINES, PAPER, prompt_bytes=[prompt, 0])
-    ends = own.spans[own.text(0)][:, 1]
+    tokens, _, _, batch = made(sides, LINES, PAPER, prompt_bytes=[prompt, 0])
+    ends = tokens.spans[tokens.text(0)][:, 1]
     is_learnt = batch.labels_BT[0, : len(ends)] >= 0
     assert is_learnt.tolist() == (ends > prompt).tolist()
-    assert (batch.labels_BT[1] >= 0).sum() == len(own.ids[own.text(1)]) + 1
+    assert (batch.labels_BT[1] >= 0).sum() == len(tokens.ids[tokens.text(1)]) + 1
 
 
 def test_no_losses_at_all_and_infinite_ones(sides):
     other = sides[1].encode(LINES)
     masked = np.ma.masked_all(len(other.ids))
-    for nothing in (*(np.full(len(other.ids), one) for one in (np.nan, np.inf)), masked):
+    for nothing in (*(np.full(len(other.ids), loss) for loss in (np.nan, np.inf)), masked):
         *_, batch = made(sides, LINES, PAPER, nothing)
         assert batch.teacher.teacher_loss.isnan().all()
 
 
 def test_inputs_of_other_texts_or_tokenizers_are_refused(sides):
     student, teacher = sides
-    own, other = student.encode(LINES), teacher.encode(LINES)
+    texts, other = student.encode(LINES), teacher.encode(LINES)
     nll, size = losses(other), student.vocabulary_size
     swapped = teacher.encode(LINES[::-1])
-    around = student.from_ids([*student.prefix_ids, *own.ids[own.text(0)].tolist()])
-    more = replace(own, ids=own.ids + size)
-    assert guided_batch(student, own, other, nll, eos_id=np.int64(2)).labels_BT[0, -1] == 2
-    for given, options, message in (
-        ((own, other[:1], nll), {}, "as many texts on both sides, got 2 and 1"),
-        ((own[:0], other[:0], []), {}, "as many texts on both sides, got 0 and 0"),
-        ((own, other, nll[1:]), {}, r"teacher_nll: expected one for each of \d+ tokens"),
-        ((own, other, -nll), {}, "log-probabilities have the other sign"),
-        ((own, other, nll), {"prompt_bytes": [0]}, "prompt_bytes: expected 2, got 1"),
-        ((own, other, nll), {"eos_id": None}, "eos_id: expected an id from 0 to .*, got None"),
-        ((own, other, nll), {"eos_id": -1}, "eos_id: expected an id from 0 to .*, got -1"),
-        ((own, other, nll), {"eos_id": size}, f"eos_id: expected an id from 0 to .*, got {size}"),
-        ((own, swapped, losses(swapped)), {}, "are these the same texts in the same order"),
+    around = student.from_ids([*student.prefix_ids, *texts.ids[texts.text(0)].tolist()])
+    shifted = replace(texts, ids=texts.ids + size)
+    assert guided_batch(student, texts, other, nll, eos_id=np.int64(2)).labels_BT[0, -1] == 2
+    for arguments, options, message in (
+        ((texts, other[:1], nll), {}, "as many texts on both sides, got 2 and 1"),
+        ((texts[:0], other[:0], []), {}, "as many texts on both sides, got 0 and 0"),
+        ((texts, other, nll[1:]), {}, r"teacher_nll: expected one for each of \d+ tokens"),
+        ((texts, other, -nll), {}, "log-probabilities have the other sign"),
+        ((texts, other, nll), {"prompt_bytes": [0]}, "prompt_bytes: expected 2, got 1"),
+        ((texts, other, nll), {"eos_id": None}, "eos_id: expected an id from 0 to .*, got None"),
+        ((texts, other, nll), {"eos_id": -1}, "eos_id: expected an id from 0 to .*, got -1"),
+        ((texts, other, nll), {"eos_id": size}, f"eos_id: expected an id from 0 to .*, got {size}"),
+        ((texts, swapped, losses(swapped)), {}, "are these the same texts in the same order"),
         ((around, other[:1], nll[other.text(0)]), {}, "text 0 begins with BOS or ends with EOS"),
-        ((more, other, nll), {}, "own: id .* has .*in each other's place"),
+        ((shifted, other, nll), {}, "own: id .* has .*in each other's place"),
     ):
         with pytest.raises(ValueError, match=message):
-            guided_batch(student, *given, **{"eos_id": 2} | options)
+            guided_batch(student, *arguments, **{"eos_id": 2} | options)
     for method in ({"method": "kld"}, {"method": "chunk", "selection": "random"}):
         with pytest.raises(ConfigError, match="needs more than stored losses"):
-            guided_batch(student, own, other, nll, GuidanceConfig(**method), eos_id=2)
+            guided_batch(student, texts, other, nll, GuidanceConfig(**method), eos_id=2)
 
 
 def test_targets_and_candidates_belong_to_the_texts(sides, tokenizers):
@@ -266,31 +266,30 @@ def test_targets_and_candidates_belong_to_the_texts(sides, tokenizers):
     rule, texts = GuidanceConfig(method="distill", distill_where="all"), TEXTS[:6]
     other = sides[1].encode(texts)
     targets = BucketTargets(vocagno.buckets(*sides), 3)
-    known = Candidates.none(len(other.ids), 3)
-    known = replace(known, tokens=other.ids.astype(np.int32))
-    known.ids[:], known.codes[:] = other.ids[:, None] - np.arange(3) * (other.ids[:, None] > 9), 80
-    both = {"targets": targets, "candidates": known}
+    top_k = replace(Candidates.none(len(other.ids), 3), tokens=other.ids.astype(np.int32))
+    top_k.ids[:], top_k.codes[:] = other.ids[:, None] - np.arange(3) * (other.ids[:, None] > 9), 80
+    both = {"targets": targets, "candidates": top_k}
     *_, batch = made(sides, texts, rule, **both)
     size = sides[0].vocabulary_size
     hidden = torch.randn(*batch.labels_BT.shape, 8)
     for rows in (size, size + 3):  # a head may have more ids
-        given = hidden, torch.randn(rows, 8), batch.labels_BT, batch.teacher, rule
-        assert selective_cross_entropy(*given)[0].isfinite()
-    given = hidden, torch.randn(size - 1, 8), batch.labels_BT, batch.teacher, rule
+        arguments = hidden, torch.randn(rows, 8), batch.labels_BT, batch.teacher, rule
+        assert selective_cross_entropy(*arguments)[0].isfinite()
+    arguments = hidden, torch.randn(size - 1, 8), batch.labels_BT, batch.teacher, rule
     with pytest.raises(
         ValueError, match=r"^buckets: the student's tokenizer has 513 ids, but its head has"
     ):
-        selective_cross_entropy(*given)
+        selective_cross_entropy(*arguments)
 
     third = TokenSpans(tokenizers["metaspace-first"])
-    moved = replace(known, tokens=np.roll(known.tokens, 1))
+    moved = replace(top_k, tokens=np.roll(top_k.tokens, 1))
     of_another = {**both, "targets": BucketTargets(vocagno.buckets(sides[0], third), 3)}
     for wrong, message in (
         ({}, "^targets: guidance.method: distill needs BucketTargets"),
-        ({"candidates": known}, "^targets: guidance.method: distill needs BucketTargets"),
+        ({"candidates": top_k}, "^targets: guidance.method: distill needs BucketTargets"),
         ({"targets": targets}, "^candidates: guidance.method: distill needs the candidates of"),
         ({**both, "candidates": moved}, "^candidates: their tokens are not those of `other`"),
-        ({**both, "candidates": known[:-1]}, "^candidates: their tokens are not those of `other`"),
+        ({**both, "candidates": top_k[:-1]}, "^candidates: their tokens are not those of `other`"),
         (
             {**both, "targets": BucketTargets(vocagno.buckets(third, sides[1]), 3)},
             "^targets: their buckets are of another student tokenizer",
@@ -303,14 +302,14 @@ def test_targets_and_candidates_belong_to_the_texts(sides, tokenizers):
     with pytest.raises(ConfigError, match=r"^targets: only"):  # also without a teacher loss
         made(sides, texts, rule, np.full(len(other.ids), np.nan), **of_another)
     with pytest.raises(ConfigError, match=r"^candidates: guidance.method: vocagno needs none"):
-        made(sides, texts, PAPER, candidates=known)
+        made(sides, texts, PAPER, candidates=top_k)
 
 
 def test_an_empty_text_trains_its_eos_after_a_bos(sides):
     """Only the end of the text is learnt, and nothing where there is no BOS to learn it from."""
     student, teacher = sides
-    own, other = student.encode(["", ""]), teacher.encode(["", ""])
-    batch = guided_batch(student, own, other, [], eos_id=2)
+    tokens, other = student.encode(["", ""]), teacher.encode(["", ""])
+    batch = guided_batch(student, tokens, other, [], eos_id=2)
     assert batch.labels_BT.tolist() == [[2]] * 2
     plain = teacher.encode(["", ""])
     batch = guided_batch(teacher, plain, other, [], eos_id=2)

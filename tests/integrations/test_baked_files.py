@@ -66,7 +66,7 @@ def test_streams_are_plain_npy_files(tmp_path, tokens):
     assert baked.losses[2:4].tolist() == [2, 3]
 
 
-@pytest.mark.parametrize("copied", [copy.copy, lambda one: pickle.loads(pickle.dumps(one))])
+@pytest.mark.parametrize("copied", [copy.copy, lambda baked: pickle.loads(pickle.dumps(baked))])
 def test_copies_open_the_files_themselves(tmp_path, tokens, copied):
     baked = write(tmp_path / "out", tokens)
     assert len(pickle.dumps(baked)) < 300

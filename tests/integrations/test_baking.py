@@ -64,9 +64,9 @@ def made(tmp_path, tokenizers):
 
 def baked(made, losses, rule=None):
     spans, store, row = made
-    given = spans.texts_and_tokens(row.ids, np.concatenate([[0], np.cumsum(row.num_tokens)]))
-    assert given[0] == DOCUMENTS
-    return Baker(spans, store, losses, rule).bake(*given)
+    decoded = spans.texts_and_tokens(row.ids, np.concatenate([[0], np.cumsum(row.num_tokens)]))
+    assert decoded[0] == DOCUMENTS
+    return Baker(spans, store, losses, rule).bake(*decoded)
 
 
 def collator(made, guidance):
@@ -99,9 +99,9 @@ def test_candidates_are_those_of_training(tmp_path, tokenizers, small, monkeypat
     file = open_token_file(path, eos_id=student.token_id("</s>"))
     loose = replace(DEFAULT, min_coverage=0.0)
     bake_file(file, student, store, tmp_path / "baked", loose, targets=targets)
-    found = BakedLosses(tmp_path / "baked")
-    assert found.manifest["counts"]["with_candidates"] == (found.candidates >= 0).any(1).sum()
-    assert found.bucket_key == targets.table.key
+    streams = BakedLosses(tmp_path / "baked")
+    assert streams.manifest["counts"]["with_candidates"] == (streams.candidates >= 0).any(1).sum()
+    assert streams.bucket_key == targets.table.key
     for wrong in (
         BucketTargets(buckets(student, teacher), 3),
         BucketTargets(buckets(student, student), 4),
@@ -110,35 +110,35 @@ def test_candidates_are_those_of_training(tmp_path, tokenizers, small, monkeypat
         with pytest.raises(ConfigError, match=r"^targets: "):
             bake_file(file, student, store, tmp_path / "wrong", loose, targets=wrong)
         assert not (tmp_path / "wrong").exists()
-    known = store.manifest.made_from
-    assert known.pop("tokenizer") == targets.teachers[0]
+    made_from = store.manifest.made_from
+    assert made_from.pop("tokenizer") == targets.teachers[0]
     with pytest.raises(ConfigError, match="does not say its teacher's tokenizer"):
         bake_file(file, student, store, tmp_path / "wrong", loose, targets=targets)
-    known["tokenizer"] = targets.teachers[0]
+    made_from["tokenizer"] = targets.teachers[0]
     monkeypatch.setattr(f"{WHOLE_FILE}.LEAST_COMPARED", 1.1)
     with pytest.raises(GuidanceError, match="tokens with a teacher loss have candidates"):
         bake_file(file, student, store, tmp_path / "wrong", loose, targets=targets)
-    assert found.candidates.shape == found.candidate_mass.shape == (len(found), 4)
-    table = found.buckets()
+    assert streams.candidates.shape == streams.candidate_mass.shape == (len(streams), 4)
+    table = streams.buckets()
     assert (table.key, table.places, table.shares) == (targets.table.key, [4], (1.0,))
     assert table.vocabulary_size == student.vocabulary_size
     assert torch.equal(table.members, targets.table.members)
     assert torch.equal(table.begins, targets.table.begins)
-    np.testing.assert_array_equal(np.load(tmp_path / "baked" / CANDIDATES), found.candidates)
+    np.testing.assert_array_equal(np.load(tmp_path / "baked" / CANDIDATES), streams.candidates)
     guidance = GuidanceConfig(method="distill", distill_where="all")  # these have no entropies
-    data = DataConfig(train="unused", seq_len=len(found) - 1)
+    data = DataConfig(train="unused", seq_len=len(streams) - 1)
     stream = join_documents(student.encode(texts), 0, student.prefix_ids, student.token_id("</s>"))
     (row,) = cut_rows(stream, len(stream.ids))
     scores = ScoresInOrder([store.document(i, candidates=True) for i in range(len(texts))])
     whole = Collator(scores, guidance, data, student.line_ends(), targets=targets)([row])
     expected = whole.candidates[0].numpy()
     count = len(expected)
-    np.testing.assert_array_equal(found.candidates[1 : count + 1], expected)
+    np.testing.assert_array_equal(streams.candidates[1 : count + 1], expected)
     mass = whole.candidate_mass[0].numpy().astype(np.float16)
-    np.testing.assert_array_equal(found.candidate_mass[1 : count + 1], mass)
+    np.testing.assert_array_equal(streams.candidate_mass[1 : count + 1], mass)
     assert 0.3 < (expected >= 0).any(1).mean() < 0.95
-    assert (found.candidates[count + 1 :] == -1).all()
-    assert not found.candidate_mass[count + 1 :].any()
+    assert (streams.candidates[count + 1 :] == -1).all()
+    assert not streams.candidate_mass[count + 1 :].any()
 
 
 @pytest.mark.parametrize(
@@ -153,13 +153,13 @@ def test_candidates_are_those_of_training(tmp_path, tokenizers, small, monkeypat
 )
 @pytest.mark.parametrize("losses", [GuidanceConfig(unit="token"), DEFAULT])
 def test_weights_are_those_of_training_whatever_the_student_loses(made, rule, losses):
-    found = baked(made, losses, rule)[0][WEIGHTS]
+    weights = baked(made, losses, rule)[0][WEIGHTS]
     tensors = collator(made, rule)([made[2]]).inputs()
     student_nll_BT = torch.rand(tensors["labels"].shape) * 10
-    given = student_nll_BT, GuidanceTensors.of(tensors), tensors["labels"], rule
-    expected = token_weights(*given)[0].numpy()
-    np.testing.assert_array_equal(found[1:], np.round(255 * expected).astype(np.uint8))
-    assert 0.1 < (found == 255).mean() < 0.9
+    arguments = student_nll_BT, GuidanceTensors.of(tensors), tensors["labels"], rule
+    expected = token_weights(*arguments)[0].numpy()
+    np.testing.assert_array_equal(weights[1:], np.round(255 * expected).astype(np.uint8))
+    assert 0.1 < (weights == 255).mean() < 0.9
 
 
 def test_the_counts_are_those_of_the_baked_streams(made):
@@ -182,8 +182,8 @@ def test_a_loss_beyond_float16_is_none(made):
     spans_of_teacher = store.document(0).spans
     scores = DocumentScores(spans_of_teacher, np.full(len(spans_of_teacher), 6e4, np.float16))
     tokens = spans.encode([text])
-    one = TokenizedTexts(tokens.ids[:1], tokens.spans[:1] * 0, np.array([0, 1]), tokens.proved)
-    one.spans[0] = [0, len(text.encode())]  # one token of the student for all of the teacher's
+    token = TokenizedTexts(tokens.ids[:1], tokens.spans[:1] * 0, np.array([0, 1]), tokens.proved)
+    token.spans[0] = [0, len(text.encode())]  # one token of the student for all of the teacher's
 
     class Store:
         def shards(self):
@@ -193,7 +193,7 @@ def test_a_loss_beyond_float16_is_none(made):
             return scores
 
     guidance = GuidanceConfig(unit="token", aggregation="sum")
-    assert np.isnan(Baker(spans, Store(), guidance).bake([text], one)[0][LOSSES]).all()
+    assert np.isnan(Baker(spans, Store(), guidance).bake([text], token)[0][LOSSES]).all()
 
 
 @pytest.mark.parametrize(
@@ -229,17 +229,17 @@ def test_parts_and_batches_give_the_streams_of_one(whole_file, tmp_path, small, 
     for name in ("PART_TOKENS", "BATCH_TOKENS"):
         monkeypatch.setattr(f"{WHOLE_FILE}.{name}", 1 << 20)
     counts = bake_file(file, spans, store, tmp_path / "one", TOKEN, DEFAULT)
-    parts, one = (BakedLosses(tmp_path / name) for name in ("parts", "one"))
-    assert len(one) == file.num_tokens > 1000
-    np.testing.assert_array_equal(parts.losses, one.losses)
-    np.testing.assert_array_equal(parts.weights, one.weights)
-    assert parts.manifest["counts"] == one.manifest["counts"] == counts
+    parts, whole = (BakedLosses(tmp_path / name) for name in ("parts", "one"))
+    assert len(whole) == file.num_tokens > 1000
+    np.testing.assert_array_equal(parts.losses, whole.losses)
+    np.testing.assert_array_equal(parts.weights, whole.weights)
+    assert parts.manifest["counts"] == whole.manifest["counts"] == counts
     assert (counts["documents"], counts["missing_documents"]) == (len(MANY), 0)
-    for baked in (parts, one):
+    for baked in (parts, whole):
         baked.check(file.path, whole=True)
     again = bake_file(file, spans, store, tmp_path / "one", TOKEN, DEFAULT)
     assert again == counts
-    assert one.manifest["made_from"]["rule"] == {  # folders of older versions have these names
+    assert whole.manifest["made_from"]["rule"] == {  # folders of older versions have these names
         **{"unit": "group", "window": "line", "window_max_loss": 2.0, "min_weight": 0.0},
         **{"aggregation": "max", "unmapped": "include"},
     }
@@ -256,9 +256,9 @@ def test_memory_is_that_of_a_batch(tmp_path, tokenizers, monkeypatch):
     documents, spans = documents_of(tokenizers["llama"], texts), TokenSpans(tokenizers["llama"])
     sizes, bake = [], Baker.bake
 
-    def measured(self, found, tokens, refused):
+    def measured(self, batch_texts, tokens, refused):
         sizes.append(len(tokens.ids))
-        return bake(self, found, tokens, refused)
+        return bake(self, batch_texts, tokens, refused)
 
     monkeypatch.setattr(Baker, "bake", measured)
     peaks = []
@@ -325,14 +325,14 @@ def test_a_folder_takes_losses_of_one_file_and_rule(whole_file, tmp_path, tokeni
     bake_file(file, spans, store, folder, TOKEN)
     before = contents(folder)
     other = write_megatron(tmp_path / "other", documents_of(tokenizers["llama"], MANY[1:]))
-    others = write_losses(tmp_path / "others", tokenizers["byte-level"], MANY, seed=1)
-    for given, message in (
+    other_scores = write_losses(tmp_path / "others", tokenizers["byte-level"], MANY, seed=1)
+    for arguments, message in (
         ((open_token_file(other), spans, store), "another token file"),
         ((file, TokenSpans(tokenizers["metaspace-first"]), store), "another tokenizer"),
-        ((file, spans, others), "another scores"),
+        ((file, spans, other_scores), "another scores"),
     ):
         with pytest.raises(TokenFileError, match=f"out: holds losses of {message}"):
-            bake_file(*given, folder, TOKEN)
+            bake_file(*arguments, folder, TOKEN)
     with pytest.raises(TokenFileError, match=r"of another losses .*'group'"):
         bake_file(file, spans, store, folder, DEFAULT)
     with pytest.raises(TokenFileError, match="holds losses of another rule"):
@@ -346,10 +346,10 @@ SCRIPT = Path(__file__).parents[1] / "support" / "processes" / "killed_baking.py
 @pytest.fixture
 def command(whole_file, tmp_path, tokenizer_files):
     def command(out, point="none", turn=0):
-        given = "bake", tmp_path / "corpus", "--scores", tmp_path / "scores", "--out", out
-        more = "--tokenizer", tokenizer_files / "student.json", "--weights", "--cache"
-        more += tmp_path / "cache", "--teacher_tokenizer", tokenizer_files / "teacher.json"
-        return [executable(), *map(str, (SCRIPT, point, turn, *given, *more))]
+        arguments = "bake", tmp_path / "corpus", "--scores", tmp_path / "scores", "--out", out
+        options = "--tokenizer", tokenizer_files / "student.json", "--weights", "--cache"
+        options += tmp_path / "cache", "--teacher_tokenizer", tokenizer_files / "teacher.json"
+        return [executable(), *map(str, (SCRIPT, point, turn, *arguments, *options))]
 
     return command
 

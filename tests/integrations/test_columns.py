@@ -127,9 +127,9 @@ def examples_of(columns):
 
 def canonical(numbers):
     """Numbers of groups as places: equal for equal groups."""
-    found = {}
+    places = {}
     flat = numbers.flatten().tolist()
-    return [-1 if one < 0 else found.setdefault(one, len(found)) for one in flat]
+    return [-1 if number < 0 else places.setdefault(number, len(places)) for number in flat]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -138,22 +138,22 @@ def test_a_padded_batch_is_that_of_our_own_collator(
     request, student, teacher, over_buckets, rule, source
 ):
     guidance = RULES[rule]
-    given, targets = request.getfixturevalue(source), over_buckets(guidance)
-    made = TeacherLossColumns(student, given, guidance, **targets)({"text": DOCUMENTS})
+    teacher_or_store, targets = request.getfixturevalue(source), over_buckets(guidance)
+    made = TeacherLossColumns(student, teacher_or_store, guidance, **targets)({"text": DOCUMENTS})
     examples = examples_of(made)
-    ours = DataCollatorWithTeacherLoss(guidance, **targets)(examples)
+    batch = DataCollatorWithTeacherLoss(guidance, **targets)(examples)
     expected = own_batch(DOCUMENTS, student, teacher, guidance, **targets)
     inputs = expected.inputs()
-    assert ours.keys() == inputs.keys() | {"num_kept", "facts", "shift_labels"}
+    assert batch.keys() == inputs.keys() | {"num_kept", "facts", "shift_labels"}
     for name, value in inputs.items():
         if name == "groups":
-            assert canonical(ours[name]) == canonical(value)
-            assert int(ours[name].max()) < value.shape[0] * (value.shape[1] + 1)
+            assert canonical(batch[name]) == canonical(value)
+            assert int(batch[name].max()) < value.shape[0] * (value.shape[1] + 1)
         else:
-            np.testing.assert_array_equal(ours[name], value, err_msg=name)
+            np.testing.assert_array_equal(batch[name], value, err_msg=name)
     counts = expected.counts
-    assert ours["num_kept"] == counts.kept
-    assert ours["facts"] == BatchFacts(guidance, counts, TokenSpans(student).fingerprint)
+    assert batch["num_kept"] == counts.kept
+    assert batch["facts"] == BatchFacts(guidance, counts, TokenSpans(student).fingerprint)
     for example, text in zip(examples, DOCUMENTS, strict=True):
         assert example["labels"][0] == -100
         assert np.isnan(example["teacher_loss"][0])
@@ -175,11 +175,11 @@ def test_rows_may_be_longer_than_a_chunk_of_logits(
     hidden, weight = torch.randn(*batch["labels"].shape, 8), torch.randn(size, 8)
     table = targets["targets"].table if targets else None
     teacher = GuidanceTensors.of(batch, buckets=table)
-    given = weight, batch["labels"], teacher, guidance
+    arguments = weight, batch["labels"], teacher, guidance
     with torch.no_grad():
-        whole, expected = selective_cross_entropy(hidden, *given)
+        whole, expected = selective_cross_entropy(hidden, *arguments)
     monkeypatch.setattr("vocagno.models.head.chunk_rows", lambda *_: 7)
-    loss, of_rows = selective_cross_entropy(hidden, *given)
+    loss, of_rows = selective_cross_entropy(hidden, *arguments)
     torch.testing.assert_close(loss, whole)
     assert torch.equal(of_rows.weights_BT, expected.weights_BT)
     assert 0.1 < of_rows.weights_BT.sum() / (batch["labels"] >= 0).sum() <= 1
@@ -189,10 +189,10 @@ def test_rows_may_be_longer_than_a_chunk_of_logits(
 @pytest.mark.parametrize("num_proc", [None, 2])
 @pytest.mark.parametrize("source", ["teacher", "store"])
 def test_map_gives_the_columns_in_any_number_of_processes(request, student, source, num_proc):
-    given = request.getfixturevalue(source)
+    teacher_or_store = request.getfixturevalue(source)
     data = datasets.Dataset.from_dict({"text": DOCUMENTS, "more": list(range(len(DOCUMENTS)))})
-    made = add_teacher_loss(data, student, given, num_proc=num_proc, batch_size=5)
-    whole = TeacherLossColumns(student, given)({"text": DOCUMENTS})
+    made = add_teacher_loss(data, student, teacher_or_store, num_proc=num_proc, batch_size=5)
+    whole = TeacherLossColumns(student, teacher_or_store)({"text": DOCUMENTS})
     assert set(made.column_names) == whole.keys()
     assert made.features["teacher_loss"].feature.dtype == "float32"
     assert made.features["input_ids"].feature.dtype == "int32"
@@ -235,7 +235,7 @@ def test_only_what_the_assistant_has_written_is_learnt(student, teacher, teacher
         learnt = np.array(masked["assistant_masks"], bool)
         np.testing.assert_array_equal(labels, np.where(learnt, ids, -100))
         text = student.apply_chat_template(messages, tokenize=False)
-        found = spans.encode([text]).spans
+        token_spans = spans.encode([text]).spans
         answers = np.zeros(len(text.encode()) + 1, bool)
         at = 0
         for message in messages:
@@ -244,7 +244,7 @@ def test_only_what_the_assistant_has_written_is_learnt(student, teacher, teacher
             if message["role"] == "assistant":
                 first = len(text[:at].encode())
                 answers[first : first + len(answer.encode())] = True
-        in_answer = np.array([answers[start:end].any() for start, end in found])
+        in_answer = np.array([answers[start:end].any() for start, end in token_spans])
         assert not np.isfinite(losses[~in_answer]).any()
         assert np.isfinite(losses[in_answer]).mean() > 0.8 if in_answer.any() else True
 
@@ -275,8 +275,8 @@ def test_a_group_with_text_around_an_answer_has_no_loss(tokenizers, teacher, tea
     student = wrapped(tokenizers["llama"], eos_token="</s>", chat_template=JOINED)
     chat = [
         {"role": role, "content": content}
-        for said in ("Let x = 42", "exactly x = 42", "has x = 42")
-        for role, content in (("user", "Hi"), ("assistant", said))
+        for answer in ("Let x = 42", "exactly x = 42", "has x = 42")
+        for role, content in (("user", "Hi"), ("assistant", answer))
     ]
     made = TeacherLossColumns(
         student, teacher, RULES["groups"], teacher_tokenizer=teacher_tokenizer
@@ -311,22 +311,22 @@ def test_an_answer_has_the_candidates_of_the_teachers_own_template(
     compared = 0
     for number, (messages, scores) in enumerate(zip(CHAT, teacher.score(texts), strict=True)):
         text = student.apply_chat_template(messages, tokenize=False)
-        tokens, theirs = TokenSpans(student).encode([text]), starting(scores.spans)
-        mine, at, behind = starting(tokens.spans), 0, 0
-        known, rows = scores.candidates, np.full((len(tokens.ids), 3), -1)
+        tokens, teacher_starts = TokenSpans(student).encode([text]), starting(scores.spans)
+        student_starts, at, teacher_at = starting(tokens.spans), 0, 0
+        candidates, rows = scores.candidates, np.full((len(tokens.ids), 3), -1)
         for message in messages:
             content = message["content"].strip()
-            at, behind = text.index(content, at), texts[number].index(content, behind)
-            first, other = len(text[:at].encode()), len(texts[number][:behind].encode())
+            at, teacher_at = text.index(content, at), texts[number].index(content, teacher_at)
+            first, other = len(text[:at].encode()), len(texts[number][:teacher_at].encode())
             size = len(content.encode())
-            at, behind = at + len(content), behind + len(content)
+            at, teacher_at = at + len(content), teacher_at + len(content)
             for byte in range(size) if message["role"] == "assistant" else ():
-                row, own = theirs.get(other + byte), mine.get(first + byte)
-                if row is None or own is None or scores.spans[row, 1] > other + size:
+                row, token = teacher_starts.get(other + byte), student_starts.get(first + byte)
+                if row is None or token is None or scores.spans[row, 1] > other + size:
                     continue
-                if of.student[tokens.ids[own]] == of.teacher[known.tokens[row]]:
-                    rows[own] = row, known.tokens[row], tokens.ids[own - 1]
-        columns = rows, known.ids, known.probabilities, known.nats_of_entropy
+                if of.student[tokens.ids[token]] == of.teacher[candidates.tokens[row]]:
+                    rows[token] = row, candidates.tokens[row], tokens.ids[token - 1]
+        columns = rows, candidates.ids, candidates.probabilities, candidates.nats_of_entropy
         expected = targets.at(*map(torch.from_numpy, columns))
         bucket_nS, mass_nS, entropy_nR = (
             np.array(made[name][number]) for name in CANDIDATE_COLUMNS
@@ -368,11 +368,11 @@ def test_buckets_of_columns_are_those_of_the_loss(
     assert torch.equal(padded["candidates"][:, :width], expected["candidates"])
     assert (padded["candidates"][:, width:] == -1).all()
 
-    def refused(words, call, *given, **options):
+    def refused(words, call, *arguments, **options):
         with pytest.raises(ConfigError, match=words):
-            call(*given, **options)
+            call(*arguments, **options)
 
-    own, of = TokenSpans(student), targets["targets"].buckets[0]
+    spans, of = TokenSpans(student), targets["targets"].buckets[0]
     half = BucketTargets(of, CANDIDATES // 2)
     refused(
         "^columns of other buckets than `targets`",
@@ -384,11 +384,11 @@ def test_buckets_of_columns_are_those_of_the_loss(
     refused("vocagno needs none", DataCollatorWithTeacherLoss, **targets)
     refused("vocagno needs none", TeacherLossColumns, student, teacher, **targets)
     third = TokenSpans(tokenizers["metaspace-first"])
-    for side, pair in (("student", (third, teacher.reader.spans)), ("teacher", (own, third))):
+    for side, pair in (("student", (third, teacher.reader.spans)), ("teacher", (spans, third))):
         other = BucketTargets(vocagno.buckets(*pair), CANDIDATES)
-        for given in (teacher, store):
+        for teacher_or_store in (teacher, store):
             words = f"^targets: their buckets are of another {side} tokenizer; make buckets of"
-            refused(words, TeacherLossColumns, student, given, guidance, targets=other)
+            refused(words, TeacherLossColumns, student, teacher_or_store, guidance, targets=other)
     few = TeacherLossColumns(student, teacher, guidance, targets=half)
     with pytest.raises(GuidanceError, match="needs scores with 4 candidates of each token: give"):
         few(data[:])
@@ -399,13 +399,13 @@ def test_scores_of_conversations_are_found(student, teacher, store, teacher_toke
     stored = TeacherLossColumns(student, store, **options)
     live = TeacherLossColumns(student, teacher, **options)
     again = pickle.loads(pickle.dumps(stored))
-    for one in (stored, again):
-        for found, expected in zip(
-            one({"messages": CHAT})["teacher_loss"],
+    for columns in (stored, again):
+        for losses, expected in zip(
+            columns({"messages": CHAT})["teacher_loss"],
             live({"messages": CHAT})["teacher_loss"],
             strict=True,
         ):
-            np.testing.assert_allclose(found, expected, rtol=1e-2)
+            np.testing.assert_allclose(losses, expected, rtol=1e-2)
 
 
 def test_a_teacher_without_a_template_reads_the_contents(student, teacher):
@@ -444,8 +444,8 @@ def test_examples_are_truncated(student, teacher, teacher_tokenizer, length):
             "_has_warned"
         }
         for name in ("input_ids", "labels", "teacher_loss"):
-            for some, more in zip(cut[name], whole[name], strict=True):
-                np.testing.assert_array_equal(some, more[:length])
+            for some, untruncated in zip(cut[name], whole[name], strict=True):
+                np.testing.assert_array_equal(some, untruncated[:length])
 
 
 def test_columns_warn_of_a_limit_that_drops_short_lines(student, teacher):
@@ -457,14 +457,14 @@ def test_unusable_examples_are_refused(student, teacher, store, teacher_tokenize
     """Each case would otherwise train on other tokens than are meant, or fail after hours of
     scoring."""
 
-    def refused(words, error, examples, *given, **options):
+    def refused(words, error, examples, *arguments, **options):
         with pytest.raises(error, match=words):
-            TeacherLossColumns(*given, **options)(examples)
+            TeacherLossColumns(*arguments, **options)(examples)
 
     text = {"text": [*TEXTS[:2], "not scored"]}
     refused("has no scores of 1 of 3 examples; .* 'not scored'", InputError, text, student, store)
-    found = TeacherLossColumns(student, store, allow_missing=True)(text)["teacher_loss"][2]
-    assert np.isnan(found).all()
+    losses = TeacherLossColumns(student, store, allow_missing=True)(text)["teacher_loss"][2]
+    assert np.isnan(losses).all()
     chat = {"messages": CHAT}
     no_marks = wrapped(tokenizers["llama"], eos_token="</s>", chat_template=TEACHER)
     refused(r"does not mark what the assistant writes", InputError, chat, no_marks, teacher)
@@ -545,18 +545,18 @@ def test_what_templates_write_is_not_counted_as_text(student, teacher, teacher_t
 
 
 def test_scores_of_another_corpus_stop_where_missing_ones_are_allowed(student, store):
-    def share(known, **options):
-        texts = [*TEXTS[:known], *(f"{text}!" for text in TEXTS[known:])]
+    def share(num_scored, **options):
+        texts = [*TEXTS[:num_scored], *(f"{text}!" for text in TEXTS[num_scored:])]
         data = datasets.Dataset.from_dict({"text": texts})
         return add_teacher_loss(
             data, student, store, GuidanceConfig(**options), allow_missing=True, batch_size=5
         )
 
-    for known in (0, len(TEXTS) // 2):
+    for count in (0, len(TEXTS) // 2):
         with pytest.raises(
             GuidanceError, match=r"dataset: only \d+.\d+% of the tokens to learn are"
         ):
-            share(known)
+            share(count)
     assert len(share(len(TEXTS) // 2, min_coverage=0.1)) == len(TEXTS)
     assert len(share(0, method="cpt")) == len(TEXTS)
 
@@ -568,11 +568,11 @@ def test_answers_are_found_where_the_template_puts_them(tokenizers):
     for template in (STUDENT, TEACHER, None):
         tokenizer = template and wrapped(tokenizers["llama"], chat_template=template)
         for messages in CHAT:
-            found = conversation(messages, tokenizer)
-            raw = found.text.encode()
-            said = [raw[start:end].decode() for start, end in found.answers]
-            wanted = [m["content"].strip() for m in messages if m["role"] == "assistant"]
-            assert said == wanted
+            chat = conversation(messages, tokenizer)
+            raw = chat.text.encode()
+            answers = [raw[start:end].decode() for start, end in chat.answers]
+            expected = [m["content"].strip() for m in messages if m["role"] == "assistant"]
+            assert answers == expected
 
 
 @pytest.mark.parametrize("tools", [[{"name": "add"}], '[{"name": "add"}]'])
@@ -596,9 +596,9 @@ def test_data_that_says_two_things_is_refused(student, teacher, teacher_tokenize
     with pytest.raises(CorpusError, match="have `text` and `prompt`, which may say different"):
         columns({"text": ["a"], "prompt": ["b"], "completion": ["c"]})
     data = datasets.Dataset.from_dict({"text": TEXTS})
-    for given in (datasets.DatasetDict(train=data), data.to_iterable_dataset()):
+    for dataset in (datasets.DatasetDict(train=data), data.to_iterable_dataset()):
         with pytest.raises(InputError, match=r"dataset: expected a datasets.Dataset, got"):
-            add_teacher_loss(given, student, teacher)
+            add_teacher_loss(dataset, student, teacher)
     with pytest.warns(UserWarning, match="is it the teacher's tokenizer"):
         TeacherLossColumns(student, teacher, teacher_tokenizer=student)
     with warnings.catch_warnings():

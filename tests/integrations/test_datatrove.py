@@ -72,10 +72,10 @@ def pipeline(tmp_path, execute, tokenizer_files):
     """Rows."""
 
     def run(store, *, finish=True, tasks=4, **options):
-        given = {"seq_len": 8, "eos": "</s>", "shard_bytes": SHARD_BYTES}
-        given |= {"tokenizer": tokenizer_files / "student.json", **options}
+        settings = {"seq_len": 8, "eos": "</s>", "shard_bytes": SHARD_BYTES}
+        settings |= {"tokenizer": tokenizer_files / "student.json", **options}
         finishers = [FinishRows(tmp_path / store)] * finish
-        makers = [RowPacker(tmp_path / store, **given)]
+        makers = [RowPacker(tmp_path / store, **settings)]
         execute(store, makers, finishers, tasks=tasks)
         return RowStore(tmp_path / store) if finish else None
 
@@ -91,8 +91,8 @@ def scoring(tmp_path, execute, teacher_model):
     """Scores."""
 
     def run(store, *, finish=True, **teacher):
-        given = {"model": str(teacher_model), **teacher}
-        makers = [scorer(tmp_path / store, tmp_path / "cache", **given)]
+        teacher_options = {"model": str(teacher_model), **teacher}
+        makers = [scorer(tmp_path / store, tmp_path / "cache", **teacher_options)]
         execute(store, makers, [FinishScores(tmp_path / store)] * finish)
 
     steps._loaded_teacher.cache_clear()
@@ -105,23 +105,23 @@ def student(tokenizer_files):
     return student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
 
 
-def equal(one, other):
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in one.__slots__)
+def equal(row, other):
+    return all(np.array_equal(getattr(row, name), getattr(other, name)) for name in row.__slots__)
 
 
 @pytest.mark.slow
 def test_a_task_for_each_file_makes_the_rows_of_prepare(tmp_path, folder, pipeline, student):
     """In its order: the shards of a corpus begin anew with each file, too."""
-    found = pipeline("rows")
+    rows = pipeline("rows")
     corpus = scan(folder, shard_bytes=SHARD_BYTES)
     expected, _ = prepare_rows(corpus, student, 8, tmp_path / "cache", show_progress=False)
-    assert found.text_hashes == expected.text_hashes
-    assert len(found.manifest.shards) == 6
-    assert len(found) == len(expected) > 30
-    assert all(equal(found[i], expected[i]) for i in range(len(expected)))
-    for ours, theirs in zip(found.documents(), expected.documents(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    assert list(found.damages()) == []
+    assert rows.text_hashes == expected.text_hashes
+    assert len(rows.manifest.shards) == 6
+    assert len(rows) == len(expected) > 30
+    assert all(equal(rows[i], expected[i]) for i in range(len(expected)))
+    for column, expected_column in zip(rows.documents(), expected.documents(), strict=True):
+        np.testing.assert_array_equal(column, expected_column)
+    assert list(rows.damages()) == []
 
 
 @pytest.mark.slow
@@ -168,9 +168,9 @@ def test_a_killed_task_resumes(tmp_path, folder, pipeline, tokenizer_files):
     """What was finished is kept, and the store ends in the same bytes."""
     pipeline("whole")
     store = tmp_path / "killed"
-    given = folder, store, tokenizer_files / "student.json", SHARD_BYTES
+    arguments = folder, store, tokenizer_files / "student.json", SHARD_BYTES
     ended = subprocess.run(
-        [executable(), "-c", KILLED, *map(str, given)],
+        [executable(), "-c", KILLED, *map(str, arguments)],
         env=environment(),
         capture_output=True,
         check=False,
@@ -222,9 +222,9 @@ def test_other_documents_and_other_settings_are_refused(tmp_path, folder, pipeli
     ],
 )
 def test_options_of_steps_are_checked(step, options, words):
-    given = {"tokenizer": "tokenizer.json"} if step is RowPacker else {}
+    required = {"tokenizer": "tokenizer.json"} if step is RowPacker else {}
     with pytest.raises(ConfigError, match=words):
-        step(**{"folder": "store", **given, **options})
+        step(**{"folder": "store", **required, **options})
 
 
 def test_a_finished_store_refuses_more_or_fewer_documents(tmp_path, tokenizer_files):
@@ -233,8 +233,8 @@ def test_a_finished_store_refuses_more_or_fewer_documents(tmp_path, tokenizer_fi
 
     def run(count, rank):
         """Makes a shard of each document."""
-        given = {"seq_len": 8, "eos": "</s>", "shard_bytes": 1}
-        packer = RowPacker(store, tokenizer_files / "student.json", **given)
+        options = {"seq_len": 8, "eos": "</s>", "shard_bytes": 1}
+        packer = RowPacker(store, tokenizer_files / "student.json", **options)
         documents = (Document(text=f"{rank} {text}", id=text) for text in TEXTS[:count])
         list(packer.run(documents, rank, 2))
 
@@ -261,12 +261,12 @@ def test_documents_that_cannot_be_placed_are_left_out_and_named(tmp_path, pipeli
     without_unknown_token("☃").save(str(tmp_path / "unigram.json"))
     write_corpus(folder / "4.jsonl", ["one", "two ☃", "three"])
     options = {"tokenizer": tmp_path / "unigram.json", "tasks": 5}
-    found = pipeline("rows", **options)
+    rows = pipeline("rows", **options)
     lines = (tmp_path / "rows" / REPORT).read_text("utf-8").splitlines()
     (entry,) = map(json.loads, lines)
     assert (entry["document"], entry["place"]) == (16, "document 4.jsonl/1")
-    assert found.manifest.count("refused_documents") == 1
-    assert [found[len(found) - 1].documents[-1]] == [17]
+    assert rows.manifest.count("refused_documents") == 1
+    assert [rows[len(rows) - 1].documents[-1]] == [17]
     write_corpus(folder / "4.jsonl", ["☃"] * 11)
     with pytest.raises(StoreError, match="the tokens of 11 of 26 documents cannot be placed"):
         pipeline("others", **options)
@@ -274,11 +274,11 @@ def test_documents_that_cannot_be_placed_are_left_out_and_named(tmp_path, pipeli
 
 def by_text(store):
     """The losses of each document, by the hash of its text."""
-    found = {}
+    losses = {}
     for shard in store.shards():
         for row, text in enumerate(shard.text_hashes.tolist()):
-            found[bytes(text)] = shard.nll[row]
-    return found
+            losses[bytes(text)] = shard.nll[row]
+    return losses
 
 
 @pytest.mark.slow
@@ -286,14 +286,14 @@ def test_scores_are_those_of_the_command(tmp_path, scoring, folder, teacher_mode
     scoring("ours")
     command = ["score", str(folder), "--teacher.model", str(teacher_model), "--teacher.context"]
     assert main([*command, "32", "--cache", str(tmp_path / "c"), "--out", str(tmp_path / "x")]) == 0
-    ours, theirs = ScoreStore(tmp_path / "ours"), ScoreStore(tmp_path / "x")
-    assert ours.manifest.made_from == theirs.manifest.made_from
-    assert len(ours.manifest.shards) > 4
-    assert list(ours.damages()) == []
-    found, expected = by_text(ours), by_text(theirs)
-    assert found.keys() == expected.keys()
+    pipeline_scores, command_scores = ScoreStore(tmp_path / "ours"), ScoreStore(tmp_path / "x")
+    assert pipeline_scores.manifest.made_from == command_scores.manifest.made_from
+    assert len(pipeline_scores.manifest.shards) > 4
+    assert list(pipeline_scores.damages()) == []
+    losses, expected = by_text(pipeline_scores), by_text(command_scores)
+    assert losses.keys() == expected.keys()
     for text, nll in expected.items():  # batches differ
-        np.testing.assert_allclose(found[text], nll, atol=0.01)
+        np.testing.assert_allclose(losses[text], nll, atol=0.01)
 
 
 @pytest.mark.slow
@@ -302,10 +302,10 @@ def test_rows_and_scores_in_one_pipeline_of_processes(
 ):
     """A scorer behind a packer: both make what they make alone and here."""
     rows, scores = tmp_path / "rows", tmp_path / "scores"
-    given = {"seq_len": 8, "eos": "</s>", "shard_bytes": SHARD_BYTES}
-    packer = RowPacker(rows, tokenizer_files / "student.json", **given)
-    behind = scorer(scores, tmp_path / "cache", model=str(teacher_model))
-    execute("both", [packer, behind], [FinishRows(rows), FinishScores(scores)], workers=2)
+    options = {"seq_len": 8, "eos": "</s>", "shard_bytes": SHARD_BYTES}
+    packer = RowPacker(rows, tokenizer_files / "student.json", **options)
+    scoring_step = scorer(scores, tmp_path / "cache", model=str(teacher_model))
+    execute("both", [packer, scoring_step], [FinishRows(rows), FinishScores(scores)], workers=2)
     pipeline("rows-here")
     scoring("scores-here")
     assert contents(rows) == contents(tmp_path / "rows-here")
@@ -313,7 +313,7 @@ def test_rows_and_scores_in_one_pipeline_of_processes(
     store = RowStore(rows)
     assert MatchedScores(ScoreStore(scores), store).missing_documents == 0
     stats = json.loads((tmp_path / "logs" / "both" / "stats.json").read_text())
-    (step,) = (one["stats"] for one in stats if "vocagno: rows" in one["name"])
+    (step,) = (entry["stats"] for entry in stats if "vocagno: rows" in entry["name"])
     assert step["rows"]["total"] == len(store)
     assert step["tokens"]["total"] == store.num_tokens
 
@@ -323,15 +323,15 @@ def test_a_server_that_has_another_model(tmp_path, scoring, tokenizer_files):
     """A task that resumes writes no shard of another model under the same name."""
     pytest.importorskip("requests")
     with serving() as (url, state):
-        given = {"server": url, "tokenizer": str(tokenizer_files / "teacher.json")}
-        given |= {"model": None, "context": 512, "finish": False}
-        scoring("store", **given)
+        options = {"server": url, "tokenizer": str(tokenizer_files / "teacher.json")}
+        options |= {"model": None, "context": 512, "finish": False}
+        scoring("store", **options)
         *kept, lost = sorted((tmp_path / "store").rglob("*.arrow"))
         lost.unlink()
-        state.change = lambda found, ids: [one and one - 0.5 for one in found]
+        state.change = lambda logprobs, ids: [logprob and logprob - 0.5 for logprob in logprobs]
         steps._loaded_teacher.cache_clear()
         with pytest.raises(StoreError, match="are of another model than tiny"):
-            scoring("store", **given)
+            scoring("store", **options)
     assert sorted((tmp_path / "store").rglob("*.arrow")) == kept
 
 

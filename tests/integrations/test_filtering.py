@@ -263,8 +263,8 @@ def command(tmp_path, tokenizers):
     path = write_corpus(tmp_path / "c.jsonl", texts)
 
     def command(out, point="none", turn=0):
-        given = "filter", path, "--scores", tmp_path / "many", "--out", out
-        words = SCRIPT, point, turn, *given, "--cache", tmp_path / "cache"
+        arguments = "filter", path, "--scores", tmp_path / "many", "--out", out
+        words = SCRIPT, point, turn, *arguments, "--cache", tmp_path / "cache"
         return [executable(), *map(str, words)]
 
     return command

@@ -16,8 +16,8 @@ AMBIGUOUS = ("metaspace-always", "metaspace-first", "byte-level-prefix-space")
 """Put a space before a text where there is none: "a" and " a" are the same ids."""
 
 
-def same_but_for_a_leading_space(found, text):
-    return found == text or (text.startswith(" ") and found == text[1:])
+def same_but_for_a_leading_space(decoded, text):
+    return decoded == text or (text.startswith(" ") and decoded == text[1:])
 
 
 @pytest.mark.parametrize("family", LOSSLESS)
@@ -25,33 +25,33 @@ def test_ids_tell_the_text(tokenizers, family):
     spans = TokenSpans(tokenizers[family])
     tokens = spans.encode(KEPT)
     assert tokens.proved.all()
-    found = spans.decode(tokens.ids, tokens.cu_seqlens)
+    decoded = spans.decode(tokens.ids, tokens.cu_seqlens)
     if family in AMBIGUOUS:
-        assert all(map(same_but_for_a_leading_space, found, KEPT))
+        assert all(map(same_but_for_a_leading_space, decoded, KEPT))
     else:
-        assert found == KEPT
+        assert decoded == KEPT
         again = spans.from_ids(tokens.ids, tokens.cu_seqlens)
         np.testing.assert_array_equal(again.spans, tokens.spans)
-    given = spans.from_ids(tokens.ids, tokens.cu_seqlens, texts=KEPT)
-    np.testing.assert_array_equal(given.spans, tokens.spans)
+    with_texts = spans.from_ids(tokens.ids, tokens.cu_seqlens, texts=KEPT)
+    np.testing.assert_array_equal(with_texts.spans, tokens.spans)
 
 
 def test_special_tokens_round_a_document_have_empty_spans(tokenizers):
     spans = TokenSpans(tokenizers["llama"])
     bare = spans.encode(["ab"])
     ids = [1, *bare.ids, 2]  # BOS, EOS
-    found = spans.from_ids(ids)
+    tokens = spans.from_ids(ids)
     assert spans.decode(ids) == ["ab"]
-    assert found.spans[[0, -1]].tolist() == [[0, 0], [2, 2]]
-    np.testing.assert_array_equal(found.spans[1:-1], bare.spans)
+    assert tokens.spans[[0, -1]].tolist() == [[0, 0], [2, 2]]
+    np.testing.assert_array_equal(tokens.spans[1:-1], bare.spans)
 
 
 def test_ids_of_another_text_are_not_proved(tokenizers):
     spans = TokenSpans(tokenizers["byte-level"])
     ids = spans.encode(["one", "two"])
-    found = spans.from_ids(ids.ids, ids.cu_seqlens, texts=["one", "too"])
-    assert found.proved.tolist() == [True, False]
-    assert not found.spans[found.text(1)].any()
+    tokens = spans.from_ids(ids.ids, ids.cu_seqlens, texts=["one", "too"])
+    assert tokens.proved.tolist() == [True, False]
+    assert not tokens.spans[tokens.text(1)].any()
 
 
 @pytest.mark.parametrize("student", LOSSLESS)
@@ -61,12 +61,12 @@ def test_two_corpora_of_ids_are_aligned_as_their_texts_are(tokenizers, student, 
     texts = KEPT
     if student in AMBIGUOUS and teacher in AMBIGUOUS:
         texts = [text for text in texts if not text.startswith(" ")]
-    own, other = (side.encode(texts) for side in sides)
-    cu = {"student_cu_seqlens": own.cu_seqlens, "teacher_cu_seqlens": other.cu_seqlens}
-    left, right = spans_of_same_texts(sides[0], own.ids, sides[1], other.ids, **cu)
+    tokens, other = (side.encode(texts) for side in sides)
+    cu = {"student_cu_seqlens": tokens.cu_seqlens, "teacher_cu_seqlens": other.cu_seqlens}
+    left, right = spans_of_same_texts(sides[0], tokens.ids, sides[1], other.ids, **cu)
     assert left.proved.all()
     assert right.proved.all()
-    np.testing.assert_array_equal(left.spans, own.spans)
+    np.testing.assert_array_equal(left.spans, tokens.spans)
     np.testing.assert_array_equal(right.spans, other.spans)
 
 
@@ -79,11 +79,11 @@ def test_documents_that_differ_are_named_or_left_unmapped(tokenizers):
     message = r"documents 1 are not the same.*document 1, from character 7.*'one'.*'two'"
     with pytest.raises(TokenizerError, match=message):
         spans_of_same_texts(*arguments, **cu)
-    found, other = spans_of_same_texts(*arguments, **cu, strict=False)
-    assert found.proved.tolist() == other.proved.tolist() == [True, False, True]
-    mapping = vocagno.align(found.spans, other.spans, **cu)
-    assert (mapping[found.text(1)] == -1).all()
-    assert (mapping[found.text(2)][-1] >= 0).all()
+    student_tokens, other = spans_of_same_texts(*arguments, **cu, strict=False)
+    assert student_tokens.proved.tolist() == other.proved.tolist() == [True, False, True]
+    mapping = vocagno.align(student_tokens.spans, other.spans, **cu)
+    assert (mapping[student_tokens.text(1)] == -1).all()
+    assert (mapping[student_tokens.text(2)][-1] >= 0).all()
 
 
 def test_ids_that_do_not_prove_their_own_text(tokenizers):
@@ -260,8 +260,8 @@ def test_a_mark_that_nfc_composed_is_told_as_composed(tokenizers):
 def test_ids_of_real_tokenizers_give_the_spans_of_their_texts(teacher):
     texts = shared_texts("math-valid")[:40]
     sides = [TokenSpans(shared("tokenizers", f"{n}.json.gz")) for n in ("tinyllama", teacher)]
-    own, other = (side.encode(texts) for side in sides)
-    cu = {"student_cu_seqlens": own.cu_seqlens, "teacher_cu_seqlens": other.cu_seqlens}
-    left, right = spans_of_same_texts(sides[0], own.ids, sides[1], other.ids, **cu)
-    np.testing.assert_array_equal(left.spans, own.spans)
+    tokens, other = (side.encode(texts) for side in sides)
+    cu = {"student_cu_seqlens": tokens.cu_seqlens, "teacher_cu_seqlens": other.cu_seqlens}
+    left, right = spans_of_same_texts(sides[0], tokens.ids, sides[1], other.ids, **cu)
+    np.testing.assert_array_equal(left.spans, tokens.spans)
     np.testing.assert_array_equal(right.spans, other.spans)

@@ -32,9 +32,9 @@ def logprobs(ids, seed):
 
 def aligned(sides, teacher_logprobs=None, parts=(REASONING, CONTENT)):
     (student, ids), (teacher, teacher_ids) = sides
-    theirs = logprobs(teacher_ids, 1) if teacher_logprobs is None else teacher_logprobs
+    teacher_scores = logprobs(teacher_ids, 1) if teacher_logprobs is None else teacher_logprobs
     return example.align_teacher_logprobs(
-        ids, student, teacher_ids, teacher, theirs, logprobs(ids, 0), *parts
+        ids, student, teacher_ids, teacher, teacher_scores, logprobs(ids, 0), *parts
     )
 
 
@@ -54,18 +54,18 @@ def part_bytes(tokenizer, ids):
 
 
 def test_a_loss_is_divided_among_the_tokens_that_share_it(sides):
-    (own, ids), (other, teacher_ids) = sides
-    student, teacher = part_bytes(own, ids), part_bytes(other, teacher_ids)
-    theirs, expected = logprobs(teacher_ids, 1), logprobs(ids, 0)
+    (student_tokenizer, ids), (other, teacher_ids) = sides
+    student, teacher = part_bytes(student_tokenizer, ids), part_bytes(other, teacher_ids)
+    teacher_logprobs, expected = logprobs(teacher_ids, 1), logprobs(ids, 0)
     for row, text in enumerate(student):
         if met := [at for at, other_text in enumerate(teacher) if text & other_text]:
-            uses = [sum(bool(each & teacher[at]) for each in student) for at in met]
-            expected[row] = sum(theirs[at] / n for at, n in zip(met, uses, strict=True))
+            uses = [sum(bool(token_bytes & teacher[at]) for token_bytes in student) for at in met]
+            expected[row] = sum(teacher_logprobs[at] / n for at, n in zip(met, uses, strict=True))
     np.testing.assert_allclose(aligned(sides), expected, rtol=1e-12)
     assert sum(map(bool, student)) > 20
-    whole = sum(value for value, text in zip(theirs, teacher, strict=True) if text)
-    given = sum(v for v, text in zip(aligned(sides), student, strict=True) if text)
-    assert given == pytest.approx(whole)  # every log-probability of the text, and once
+    whole = sum(value for value, text in zip(teacher_logprobs, teacher, strict=True) if text)
+    total = sum(v for v, text in zip(aligned(sides), student, strict=True) if text)
+    assert total == pytest.approx(whole)  # every log-probability of the text, and once
 
 
 def test_tokens_after_a_cut_of_the_teacher_keep_their_own(sides):

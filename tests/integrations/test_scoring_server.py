@@ -5,6 +5,7 @@ import json
 import math
 import re
 import threading
+import time
 import types
 
 import numpy as np
@@ -89,20 +90,19 @@ def give(asked, answer):
 def test_losses_are_those_of_the_server(served, protocol):
     url, state = served
     asked = windows()
-    found = dict(scorer(url, protocol=protocol).score(asked))
-    assert sorted(found) == [n for n, w in enumerate(asked) if w.asked_from < len(w.ids)]
-    for number, losses in found.items():
+    scores = dict(scorer(url, protocol=protocol).score(asked))
+    assert sorted(scores) == [n for n, w in enumerate(asked) if w.asked_from < len(w.ids)]
+    for number, losses in scores.items():
         assert losses.dtype == np.float32
         np.testing.assert_allclose(losses, expected(asked[number]), rtol=1e-6)
     for path, body in state.asked:
-        sampling = body.get("sampling_params", body)
-        assert sampling["temperature"] == 1.0
+        assert body.get("sampling_params", body)["temperature"] == 1.0
         assert path == ("/generate" if protocol == "sglang" else "/v1/completions")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(
-    ("found", "loss"),
+    ("logprob", "loss"),
     [
         *((nothing, math.nan) for nothing in (None, -9999.0, -20000.0, -math.inf, math.nan)),
         (1e-6, 0.0),  # within rounding
@@ -110,12 +110,12 @@ def test_losses_are_those_of_the_server(served, protocol):
         (math.inf, ServerError),
     ],
 )
-def test_a_number_that_is_no_log_probability_is_no_loss(served, protocol, found, loss):
+def test_a_number_that_is_no_log_probability_is_no_loss(served, protocol, logprob, loss):
     url, state = served
-    state.change = lambda given, ids: [*given[:3], found, *given[4:]]
+    state.change = lambda logprobs, ids: [*logprobs[:3], logprob, *logprobs[4:]]
     score = scorer(url, protocol=protocol).score([Window(np.arange(5, 15), 1)])
     if loss is ServerError:
-        with pytest.raises(ServerError, match=rf"gives a log-probability of {found}; expected"):
+        with pytest.raises(ServerError, match=rf"gives a log-probability of {logprob}; expected"):
             list(score)
     else:
         ((_, losses),) = score
@@ -132,15 +132,15 @@ def test_candidates_of_a_server_are_those_of_transformers(served, teacher_model,
     url, state = served
     spans = TokenSpans(teacher_model)
     config = TeacherConfig(model=str(teacher_model), context=64, candidates=5)
-    ours = load_scorer(config, spans, torch.device("cpu"))
+    reference = load_scorer(config, spans, torch.device("cpu"))
 
     @torch.no_grad()
     def log_p(ids):
-        return ours.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        return reference.model(torch.tensor([ids])).logits[0].log_softmax(-1)
 
     def tops(ids, place, count):
-        found = log_p(ids)[place - 1].topk(count)
-        return list(zip(found.values.tolist(), found.indices.tolist(), strict=True))
+        top = log_p(ids)[place - 1].topk(count)
+        return list(zip(top.values.tolist(), top.indices.tolist(), strict=True))
 
     state.tops = tops
     state.change = lambda _, ids: [
@@ -149,15 +149,15 @@ def test_candidates_of_a_server_are_those_of_transformers(served, teacher_model,
     ]
     rng = np.random.default_rng(0)
     asked = [Window(rng.integers(2, spans.vocabulary_size, n), 1 + n % 3) for n in range(5, 15)]
-    theirs = ServerScorer(
+    server = ServerScorer(
         TeacherConfig(server=url, tokenizer="t", protocol=protocol, candidates=5),
         spans.vocabulary_size,
     )
-    found, expected = (dict(one.score(asked)) for one in (theirs, ours))
-    for number, of_ours in expected.items():
-        np.testing.assert_allclose(found[number].nll, of_ours.nll, rtol=1e-5)
-        np.testing.assert_array_equal(found[number].ids, of_ours.ids)
-        assert np.abs(found[number].codes.astype(int) - of_ours.codes).max() <= 1
+    scores, expected = (dict(side.score(asked)) for side in (server, reference))
+    for number, of_reference in expected.items():
+        np.testing.assert_allclose(scores[number].nll, of_reference.nll, rtol=1e-5)
+        np.testing.assert_array_equal(scores[number].ids, of_reference.ids)
+        assert np.abs(scores[number].codes.astype(int) - of_reference.codes).max() <= 1
     name = "prompt_logprobs" if protocol == "vllm" else "top_logprobs_num"
     assert {body[name] for _, body in state.asked} == {5}
 
@@ -178,21 +178,21 @@ def test_a_server_without_candidates_or_without_their_ids_is_refused():
 def read_damaged(asked, answer, read):
     """What is read of an answer with each part removed, of another type, or another number, where
     it is not refused; and how many of them are."""
-    found, refusals = [], []
+    readings, refusals = [], []
     for damaged in mutations(answer):
         give(asked, damaged)
         try:
-            found.append(read(asked))
+            readings.append(read(asked))
         except ServerError as error:
             refusals.append(str(error))
     assert all(re.fullmatch("http://x.*", words) for words in refusals)
-    return found, len(refusals)
+    return readings, len(refusals)
 
 
 def read_window(window):
     def read(asked):
-        ((_, found),) = asked.score([window])
-        return found
+        ((_, scores),) = asked.score([window])
+        return scores
 
     return read
 
@@ -205,15 +205,15 @@ def test_damaged_candidates_are_refused_or_those_of_one_token(protocol):
     body = {"input_ids": [5, 6, 7, 8], "top_logprobs_num": 2, "prompt_logprobs": 2}
     answer = reply(path, body, State())
     asked = answered(answer, protocol=protocol, candidates=2)
-    whole, others = read(asked), 0
+    whole, num_changed = read(asked), 0
     several, refusals = read_damaged(asked, answer, read)
-    for found in several:
-        is_other = (found.ids != whole.ids).any(1) | (found.codes != whole.codes).any(1)
+    for scores in several:
+        is_other = (scores.ids != whole.ids).any(1) | (scores.codes != whole.codes).any(1)
         assert is_other.sum() <= 1
-        assert ((found.ids >= 0) & (found.ids < 1 << 24) == (found.codes != NONE)).all()
-        others += is_other.any()
+        assert ((scores.ids >= 0) & (scores.ids < 1 << 24) == (scores.codes != NONE)).all()
+        num_changed += is_other.any()
     assert refusals > 100
-    assert others
+    assert num_changed
 
 
 def test_requests_are_repeated_until_the_server_answers(served):
@@ -253,8 +253,8 @@ def test_a_failure_that_stays_ends_after_its_tries(served, monkeypatch, status, 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_another_prompt_than_was_sent(served, protocol):
     url, state = served
-    for lie in (lambda given: given[:-1], lambda given: [*given, -1]):
-        state.change = lambda found, ids, lie=lie: lie(found)
+    for lie in (lambda entries: entries[:-1], lambda entries: [*entries, -1]):
+        state.change = lambda logprobs, ids, lie=lie: lie(logprobs)
         if protocol == "sglang":  # which has the ids beside the losses
             state.ids = lie
         with pytest.raises(ServerError, match=r"truncate|other ids"):
@@ -276,14 +276,15 @@ def test_so_many_requests_are_under_way(served):
     state.gate = threading.Event()
     asked = scorer(url, requests=5)
     _ = asked.served_model
-    found = []
-    thread = threading.Thread(target=lambda: found.extend(asked.score(windows(20))))
+    scores = []
+    thread = threading.Thread(target=lambda: scores.extend(asked.score(windows(20))))
     thread.start()
+    end = time.monotonic() + 30
     while state.most < 5:
-        pass
+        assert time.monotonic() < end, f"only {state.most} requests at a time"
     state.gate.set()
     thread.join(30)
-    assert len(found) == sum(window.asked_from < len(window.ids) for window in windows(20))
+    assert len(scores) == sum(window.asked_from < len(window.ids) for window in windows(20))
     assert state.most == 5
 
 
@@ -307,7 +308,7 @@ def test_a_server_without_the_model_or_context_is_refused(served, reader):
 @pytest.mark.parametrize(("change", "passes"), [(0.001, True), (0.2, False)])
 def test_losses_that_change_from_one_time_to_the_next(served, reader, change, passes):
     url, state = served
-    state.change = lambda found, ids: [one and one - change * len(state.asked) for one in found]
+    state.change = lambda logprobs, ids: [p and p - change * len(state.asked) for p in logprobs]
     if passes:
         engine(url, reader).check()
     else:
@@ -326,7 +327,7 @@ def test_losses_that_change_from_one_time_to_the_next(served, reader, change, pa
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_server_that_computes_nothing_is_refused(served, reader, protocol, constant, words):
     url, state = served
-    state.change = lambda found, ids: [one and constant for one in found]
+    state.change = lambda logprobs, ids: [logprob and constant for logprob in logprobs]
     with pytest.raises(ServerError, match=words):
         engine(url, reader, protocol=protocol).check()
 
@@ -353,28 +354,28 @@ def test_recorded_answers_of_vllm(recorded, protocol):
     config = TeacherConfig(
         tokenizer="t", context=recorded["context"], server="http://x", protocol=protocol
     )
-    asked = [Window(np.array(one["ids"]), one["asked_from"]) for one in recorded["windows"]]
+    asked = [Window(np.array(entry["ids"]), entry["asked_from"]) for entry in recorded["windows"]]
     with replaying(recorded["exchanges"]) as url:
         real = ServerScorer(dataclasses.replace(config, server=url))
         assert real.served_model == module.Served("tiny", recorded["context"] + 2)
-        found = dict(real.score(asked))
-    assert len(found) == len(asked)
-    for number, one in enumerate(recorded["windows"]):
-        ours = np.array(one["losses"], np.float32)
-        step = np.spacing(ours.astype(np.float16)).astype(np.float32)
-        assert (np.abs(found[number] - ours) <= step).all()
+        losses = dict(real.score(asked))
+    assert len(losses) == len(asked)
+    for number, entry in enumerate(recorded["windows"]):
+        our_losses = np.array(entry["losses"], np.float32)
+        step = np.spacing(our_losses.astype(np.float16)).astype(np.float32)
+        assert (np.abs(losses[number] - our_losses) <= step).all()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_damaged_answer_is_refused_or_gives_the_same_losses(recorded, protocol):
-    (one,) = (
-        one
-        for one in recorded["exchanges"]
-        if len((one["body"] or {}).get("prompt", ())) == 8
-        and one["body"].get("echo", False) == (protocol == "openai")
+    (exchange,) = (
+        exchange
+        for exchange in recorded["exchanges"]
+        if len((exchange["body"] or {}).get("prompt", ())) == 8
+        and exchange["body"].get("echo", False) == (protocol == "openai")
     )
-    ids, answer = one["body"]["prompt"], one["answer"]
+    ids, answer = exchange["body"]["prompt"], exchange["answer"]
     if protocol == "sglang":
         answer = reply("/generate", {"input_ids": ids}, State())
     asked, read = answered(answer, protocol=protocol), read_window(Window(np.array(ids), 1))
@@ -382,9 +383,9 @@ def test_a_damaged_answer_is_refused_or_gives_the_same_losses(recorded, protocol
     losses, refusals = read_damaged(asked, answer, read)
     assert refusals > 100
     # A log-probability that is another possible one, or null where some have none, is taken.
-    others = [found[found != whole] for found in losses]
-    assert max(map(len, others)) <= 1
-    assert np.isin(np.nan_to_num(np.concatenate(others)), (0.0, 7.0)).all()
+    changed = [reading[reading != whole] for reading in losses]
+    assert max(map(len, changed)) <= 1
+    assert np.isin(np.nan_to_num(np.concatenate(changed)), (0.0, 7.0)).all()
 
 
 def test_a_damaged_list_of_models_is_refused_or_read(recorded):
@@ -400,41 +401,41 @@ def test_a_damaged_list_of_models_is_refused_or_read(recorded):
 
 def test_recorded_refusals_of_vllm(recorded):
     """Of a prompt that is too long, and of an id that the model does not have."""
-    refused = [one for one in recorded["exchanges"] if one["status"] == 400]
+    refused = [entry for entry in recorded["exchanges"] if entry["status"] == 400]
     assert len(refused) == 2
     with replaying(recorded["exchanges"]) as url:
-        for one, words in zip(refused, ("max_tokens must be", "out of vocabulary"), strict=True):
-            window = Window(np.array(one["body"]["prompt"]), 1)
+        for entry, words in zip(refused, ("max_tokens must be", "out of vocabulary"), strict=True):
+            window = Window(np.array(entry["body"]["prompt"]), 1)
             with pytest.raises(ServerError, match=rf"status 400: .*{words}"):
                 list(scorer(url).score([window]))
 
 
 def test_computed_answers_look_like_recorded_ones(recorded):
     """What `score_server.serving` gives has no field that vLLM's answers lack."""
-    for one in recorded["exchanges"]:
-        if one["status"] == 200 and one["body"] is not None:
-            ours = reply(one["path"], one["body"], State())["choices"][0]
-            theirs = one["answer"]["choices"][0]
-            assert ours.keys() <= theirs.keys()
-            for name in ours.keys() & {"prompt_logprobs", "prompt_token_ids", "logprobs"}:
-                assert type(ours[name]) is type(theirs[name])
-                assert len(ours[name]) <= len(theirs[name])
-            for mine, its in zip(
-                ours.get("prompt_logprobs") or [], theirs["prompt_logprobs"], strict=False
+    for exchange in recorded["exchanges"]:
+        if exchange["status"] == 200 and exchange["body"] is not None:
+            choice = reply(exchange["path"], exchange["body"], State())["choices"][0]
+            vllm_choice = exchange["answer"]["choices"][0]
+            assert choice.keys() <= vllm_choice.keys()
+            for name in choice.keys() & {"prompt_logprobs", "prompt_token_ids", "logprobs"}:
+                assert type(choice[name]) is type(vllm_choice[name])
+                assert len(choice[name]) <= len(vllm_choice[name])
+            for logprobs, vllm_logprobs in zip(
+                choice.get("prompt_logprobs") or [], vllm_choice["prompt_logprobs"], strict=False
             ):
-                assert (mine is None) == (its is None)
-                assert mine is None or mine.keys() == its.keys()
+                assert (logprobs is None) == (vllm_logprobs is None)
+                assert logprobs is None or logprobs.keys() == vllm_logprobs.keys()
 
 
 @pytest.fixture
 def score(served, corpus, tmp_path, tokenizer_files):
     """`vocagno score` into a folder, with the server of this test."""
-    given = ["--teacher.server", served[0], "--teacher.context", "512", "--shard_bytes", "200"]
-    given += ["--teacher.tokenizer", str(tokenizer_files / "teacher.json")]
-    given += ["--cache", str(tmp_path / "cache"), "--teacher.requests", "2"]
+    options = ["--teacher.server", served[0], "--teacher.context", "512", "--shard_bytes", "200"]
+    options += ["--teacher.tokenizer", str(tokenizer_files / "teacher.json")]
+    options += ["--cache", str(tmp_path / "cache"), "--teacher.requests", "2"]
 
-    def run(name, *more):
-        return main(["score", str(corpus), *given, *more, "--out", str(tmp_path / name)])
+    def run(name, *extra_options):
+        return main(["score", str(corpus), *options, *extra_options, "--out", str(tmp_path / name)])
 
     return run
 
@@ -466,10 +467,10 @@ def test_the_command_with_candidates(served, score, tmp_path):
     assert score("losses") == score("store", "--candidates", "4") == 0
     without, store = (ScoreStore(tmp_path / name) for name in ("losses", "store"))
     for number in range(len(store)):
-        found = store.document(number, candidates=True)
-        np.testing.assert_array_equal(found.nll, without.document(number).nll)
-        has_loss = np.isfinite(found.nll)
-        assert ((found.candidates.ids >= 0).any(1) == has_loss).all()
+        document = store.document(number, candidates=True)
+        np.testing.assert_array_equal(document.nll, without.document(number).nll)
+        has_loss = np.isfinite(document.nll)
+        assert ((document.candidates.ids >= 0).any(1) == has_loss).all()
 
 
 @pytest.mark.slow
@@ -485,7 +486,7 @@ def test_a_run_whose_scores_a_server_gives(served, config, tmp_path, tokenizer_f
 
 def another_model(state, by=0.5):
     """Every loss of the server becomes larger; its name remains."""
-    state.change = lambda found, ids: [one and one - by for one in found]
+    state.change = lambda logprobs, ids: [logprob and logprob - by for logprob in logprobs]
 
 
 @pytest.mark.slow
@@ -495,15 +496,15 @@ def test_another_model_in_the_middle_of_a_shard(served, score, tmp_path):
     assert score("whole") == 0
     asked = len(state.asked)
 
-    def changing(found, ids):
+    def changing(logprobs, ids):
         later = len(state.asked) > asked + asked // 2
-        return [one and one - 0.5 * later for one in found]
+        return [logprob and logprob - 0.5 * later for logprob in logprobs]
 
     state.change = changing
     assert score("store") == 2
-    whole, found = contents(tmp_path / "whole"), contents(tmp_path / "store")
-    assert 0 < len(found) < len(whole) - 1
-    assert all(whole[name] == data for name, data in found.items())
+    whole, partial = contents(tmp_path / "whole"), contents(tmp_path / "store")
+    assert 0 < len(partial) < len(whole) - 1
+    assert all(whole[name] == data for name, data in partial.items())
 
 
 def test_another_model_at_resume_and_other_batches_of_one(served, score, tmp_path, capsys):
@@ -551,7 +552,7 @@ def test_parts_and_finished_stores(served, score, tmp_path, capsys, tokenizer_fi
 def test_the_probe_is_noted_and_compared(served, reader, tmp_path):
     """A text and its losses. The text counts that was noted, even by another release."""
     url, state = served
-    state.change = lambda found, ids: [*found[:3], None, *found[4:]]
+    state.change = lambda logprobs, ids: [*logprobs[:3], None, *logprobs[4:]]
     asked = engine(url, reader)
     asked.guard(tmp_path)
     path = tmp_path / LOCKS / "probe.json"

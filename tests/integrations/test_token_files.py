@@ -23,12 +23,12 @@ FLAT = np.concatenate(DOCUMENTS)
 
 def as_documents(file, size):
     """The documents of each batch."""
-    found = []
+    documents = []
     for first, boundaries in file.batches(0, file.num_tokens, size):
         assert boundaries[0] == 0
         for start, stop in pairwise(boundaries.tolist()):
-            found.append(file.ids[first + start : first + stop].tolist())
-    return found
+            documents.append(file.ids[first + start : first + stop].tolist())
+    return documents
 
 
 def opened(tmp_path, kind):
@@ -93,12 +93,12 @@ def test_what_datatrove_writes(tmp_path):
 
     folder = get_datafolder(str(tmp_path))
     for size in (2, 4):
-        own = MegatronTokenizedFile(folder, f"m{size}", token_size=size)
+        megatron_file = MegatronTokenizedFile(folder, f"m{size}", token_size=size)
         other = TokenizedFile(folder, f"d{size}.ds", token_size=size)
         for ids in DOCUMENTS:
-            own.write(ids)
+            megatron_file.write(ids)
             other.write(ids, None)
-        own.close()
+        megatron_file.close()
         other.close()
         for name in (f"m{size}", f"d{size}.ds"):
             assert as_documents(open_token_file(tmp_path / name), 3) == DOCUMENTS
@@ -110,8 +110,8 @@ INDEX = struct.Struct("<9sQBQQ")
 def with_header(**fields):
     def change(data):
         names = ("magic", "version", "code", "sequences", "entries")
-        found = dict(zip(names, INDEX.unpack(data[: INDEX.size]), strict=True)) | fields
-        return INDEX.pack(*found.values()) + data[INDEX.size :]
+        header = dict(zip(names, INDEX.unpack(data[: INDEX.size]), strict=True)) | fields
+        return INDEX.pack(*header.values()) + data[INDEX.size :]
 
     return change
 
@@ -172,9 +172,9 @@ def test_a_npy_without_what_it_needs_is_refused(tmp_path):
     path = write_numpy(tmp_path / "c.npy", DOCUMENTS)
     borders = write_numpy(tmp_path / "b.npy", [[0, 5, 14]], "i8")
 
-    def refused(message, at=path, **given):
+    def refused(message, at=path, **options):
         with pytest.raises(TokenFileError, match=message):
-            open_token_file(at, **given)
+            open_token_file(at, **options)
 
     refused("give either --eos or --boundaries")
     refused("give either --eos or --boundaries", eos_id=EOS, boundaries=borders)

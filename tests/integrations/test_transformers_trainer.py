@@ -168,48 +168,48 @@ def test_every_loop_takes_the_step_of_train_py(tmp_path, tokenizer_files, teache
 
     def stepped(data, collate):
         options = {"max_steps": 1, "per_device_train_batch_size": 6, "max_grad_norm": 1e9}
-        given = {"guidance": guidance, "train_dataset": data, "data_collator": collate}
-        found = trainer(tmp_path, model=copy.deepcopy(model), arguments=options, **given, **targets)
-        found.train()
+        setup = {"guidance": guidance, "train_dataset": data, "data_collator": collate}
+        run = trainer(tmp_path, model=copy.deepcopy(model), arguments=options, **setup, **targets)
+        run.train()
         if data[0] is row:  # held-out rows have documents that no store has
             held_out = [replace(row, documents=row.documents + number) for number in (0, 1000)]
-            losses = [found.evaluate([one])["eval_loss"] for one in held_out]
+            losses = [run.evaluate([held_out_row])["eval_loss"] for held_out_row in held_out]
             assert losses[0] == losses[1]
-        return found.state.log_history[0]
+        return run.state.log_history[0]
 
     row = rows[0]
     scores = MatchedScores(store, rows, candidates=bool(targets))
     collate = GuidedCollator(scores, guidance, seq_len=32, **targets)
-    ours = stepped([row, *(rows[index] for index in range(1, 4))], collate)
+    logged = stepped([row, *(rows[index] for index in range(1, 4))], collate)
     names = (
         "kept_loss",
         "grad_norm",
         "mean_teacher_loss",
         *(["mean_cross_entropy"] if targets else []),
     )
-    assert [ours[name] for name in names] == pytest.approx([expected[name] for name in names])
+    assert [logged[name] for name in names] == pytest.approx([expected[name] for name in names])
 
     tokenizer = AutoTokenizer.from_pretrained(student)
     data = datasets.Dataset.from_dict({"text": texts})
     columns = add_teacher_loss(data, tokenizer, store, guidance, **targets)
-    ours = stepped(columns, DataCollatorWithTeacherLoss(guidance, **targets))
+    logged = stepped(columns, DataCollatorWithTeacherLoss(guidance, **targets))
     documents = [store.document(index, candidates=bool(targets)) for index in range(6)]
     if targets:
-        known = Candidates.concatenate([one.candidates for one in documents])
-        targets["candidates"] = known
-    nll = np.concatenate([one.nll for one in documents])
+        candidates = Candidates.concatenate([document.candidates for document in documents])
+        targets["candidates"] = candidates
+    nll = np.concatenate([document.nll for document in documents])
     both = spans.encode(texts), other.encode(texts)
     eos = tokenizer.eos_token_id
-    given = guided_batch(spans, *both, nll, guidance, eos_id=eos, **targets)
-    states = hidden_states(model, given.input_ids_BT)
+    batch = guided_batch(spans, *both, nll, guidance, eos_id=eos, **targets)
+    states = hidden_states(model, batch.input_ids_BT)
     loss, _ = selective_cross_entropy(
-        states, head_of(model), given.labels_BT, given.teacher, guidance
+        states, head_of(model), batch.labels_BT, batch.teacher, guidance
     )
-    loss = loss / given.counts.predicted
+    loss = loss / batch.counts.predicted
     loss.backward()
-    norm = torch.nn.utils.get_total_norm([one.grad for one in model.parameters()])
-    found = [ours["loss"], ours["grad_norm"]]
-    assert found == pytest.approx([loss.item(), norm.item()], rel=1e-4)
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
+    loss_and_norm = [logged["loss"], logged["grad_norm"]]
+    assert loss_and_norm == pytest.approx([loss.item(), norm.item()], rel=1e-4)
 
 
 @pytest.mark.slow
@@ -217,16 +217,16 @@ def test_a_copy_of_the_model_has_its_own_forward_pass(tmp_path):
     trained = trainer(tmp_path)
     trained.train()
     model = trained.model
-    found = copy.deepcopy(model)
+    model_copy = copy.deepcopy(model)
     with torch.no_grad():
-        for parameter in found.parameters():
+        for parameter in model_copy.parameters():
             parameter.zero_()
-    assert not found(input_ids=IDS).logits.any()
+    assert not model_copy(input_ids=IDS).logits.any()
     assert model(input_ids=IDS).logits.any()
     guided = {"labels": IDS, "teacher_loss": torch.zeros(IDS.shape)}
-    found(input_ids=IDS, **guided).loss.backward()
+    model_copy(input_ids=IDS, **guided).loss.backward()
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert any(parameter.grad is not None for parameter in found.parameters())
+    assert any(parameter.grad is not None for parameter in model_copy.parameters())
 
 
 def test_the_model_is_saved_whole(tmp_path):
@@ -241,8 +241,8 @@ def test_the_model_is_saved_whole(tmp_path):
 def test_a_second_trainer_of_the_model_follows_its_own_guidance(tmp_path):
     model = trainer(tmp_path).model
     trainer(tmp_path, model=model, guidance=GuidanceConfig(method="cpt"))
-    given = {"labels": IDS, "teacher_loss": torch.zeros(IDS.shape)}
-    assert model(input_ids=IDS, **given).weights_BT.all()
+    columns = {"labels": IDS, "teacher_loss": torch.zeros(IDS.shape)}
+    assert model(input_ids=IDS, **columns).weights_BT.all()
     assert model(input_ids=IDS).logits.shape == (1, 6, 50)
 
 
@@ -254,11 +254,11 @@ def test_the_model_generates_from_padded_prompts_as_ever(tmp_path):
     with torch.no_grad():
         model.transformer.wpe.weight.mul_(100)  # a position decides
     mask = (torch.arange(6) > 2).long()[None]
-    given = {"attention_mask": mask, "max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
-    expected = model.generate(IDS, **given)
+    options = {"attention_mask": mask, "max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    expected = model.generate(IDS, **options)
     assert not torch.equal(model(IDS, attention_mask=mask).logits[0, -1].argmax(), expected[0, 6])
     guided = trainer(tmp_path, model=model).model.eval()
-    assert torch.equal(guided.generate(IDS, **given), expected)
+    assert torch.equal(guided.generate(IDS, **options), expected)
 
 
 def test_a_forward_pass_that_another_library_has_wrapped(tmp_path):
@@ -396,7 +396,7 @@ def test_what_was_made_for_something_else_is_refused_before_the_first_step(tmp_p
     refused(rf"^{words}.method cpt, not vocagno", [ROW] * 4, no_scores)
     groups = examples(guidance=GuidanceConfig())
     refused(r"^columns of another guidance: made for guidance.unit group, not token", groups)
-    bare = [{name: one[name] for name in ("input_ids", "labels", "teacher_loss")} for one in groups]
+    bare = [{name: row[name] for name in ("input_ids", "labels", "teacher_loss")} for row in groups]
     refused("^examples without made_for, token_counts: make the columns by", bare, error=ValueError)
 
     def without_facts(rows):
@@ -470,16 +470,16 @@ def test_a_stream_that_one_process_reads_for_all_is_refused(tmp_path, monkeypatc
         def __iter__(self):
             return iter(examples())
 
-    found = trainer(tmp_path)
-    found._check_stream(Stream())
-    monkeypatch.setattr(type(found.accelerator), "num_processes", 2)
+    guided_trainer = trainer(tmp_path)
+    guided_trainer._check_stream(Stream())
+    monkeypatch.setattr(type(guided_trainer.accelerator), "num_processes", 2)
     with pytest.raises(ValueError, match="dispatch_batches"):
-        found._check_stream(Stream())
+        guided_trainer._check_stream(Stream())
     with pytest.raises(ValueError, match="dispatch_batches"):
-        found.evaluate(Stream())
-    found._check_stream(examples())
-    found.accelerator.dataloader_config.dispatch_batches = False
-    found._check_stream(Stream())
+        guided_trainer.evaluate(Stream())
+    guided_trainer._check_stream(examples())
+    guided_trainer.accelerator.dataloader_config.dispatch_batches = False
+    guided_trainer._check_stream(Stream())
 
 
 @pytest.mark.parametrize(
@@ -494,9 +494,9 @@ def test_a_stream_that_one_process_reads_for_all_is_refused(tmp_path, monkeypatc
 )
 def test_weights_that_lose_small_steps_are_warned_of(tmp_path, recwarn, change, warned):
     trainer(tmp_path, model=change(tiny_llama(50)))
-    words = [str(one.message) for one in recwarn if "updates smaller" in str(one.message)]
+    words = [str(record.message) for record in recwarn if "updates smaller" in str(record.message)]
     assert len(words) == warned
-    assert all("Load it with dtype=torch.float32" in one for one in words)
+    assert all("Load it with dtype=torch.float32" in message for message in words)
 
 
 @pytest.mark.parametrize(("limit", "warned"), [(0.7, True), (2.0, False)])
@@ -519,12 +519,12 @@ def test_a_limit_that_drops_known_short_lines_is_warned_of(tmp_path, recwarn, li
 def test_what_train_py_warns_of_is_warned_of_once(
     tmp_path, tokenizers, recwarn, options, sums, words
 ):
-    guidance, given = GuidanceConfig(**options), {}
+    guidance, targets = GuidanceConfig(**options), {}
     if guidance.needs_candidates:
         spans = TokenSpans(tokenizers["byte-level"])
-        given["targets"] = BucketTargets(vocagno.buckets(spans, spans), 2)
-    collator = DataCollatorWithTeacherLoss(guidance, **given)
-    trained = trainer(tmp_path, guidance=guidance, data_collator=collator, **given)
+        targets["targets"] = BucketTargets(vocagno.buckets(spans, spans), 2)
+    collator = DataCollatorWithTeacherLoss(guidance, **targets)
+    trained = trainer(tmp_path, guidance=guidance, data_collator=collator, **targets)
     trained.state.max_steps = 2
     names = "predicted kept competing with_text mapped scorable scored".split()
     for step in (1, 2):
@@ -532,6 +532,6 @@ def test_what_train_py_warns_of_is_warned_of_once(
         trained._counts = TokenCounts(**dict.fromkeys(names, 100))
         trained._sums += torch.tensor(LossSums(nll=300.0, kept=100.0, **sums))
         trained.log({"loss": 3.0})
-    warned = [str(one.message) for one in recwarn if str(one.message).startswith("step ")]
+    warned = [str(record.message) for record in recwarn if str(record.message).startswith("step ")]
     assert len(warned) == bool(words)
-    assert all(one.startswith(f"step 1: {words}") for one in warned)
+    assert all(message.startswith(f"step 1: {words}") for message in warned)

@@ -30,11 +30,11 @@ SPANS = types.SimpleNamespace(vocabulary_size=400)
 
 @pytest.fixture(autouse=True)
 def module(monkeypatch):
-    found = stand_in()
-    monkeypatch.setitem(sys.modules, "vllm", found)
+    vllm = stand_in()
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
     for name in vllm_engine._ENVIRONMENT:
         monkeypatch.setenv(name, "1")
-    return found
+    return vllm
 
 
 def engine(folder, **options):
@@ -65,10 +65,10 @@ def test_scores_of_vllm_are_ours_and_name_the_engine(teacher_model, corpus, tmp_
     assert main([*command, str(tmp_path / "ours")]) == 0
     assert LLM.made == []
     assert main([*command, str(tmp_path / "theirs"), "--teacher.engine", "vllm"]) == 0
-    ours, theirs = (all_losses(tmp_path / name) for name in ("ours", "theirs"))
-    assert len(ours) > 500
-    assert (np.isnan(ours) == np.isnan(theirs)).all()
-    np.testing.assert_allclose(theirs, ours, rtol=2e-3)
+    our_losses, vllm_losses = (all_losses(tmp_path / name) for name in ("ours", "theirs"))
+    assert len(our_losses) > 500
+    assert (np.isnan(our_losses) == np.isnan(vllm_losses)).all()
+    np.testing.assert_allclose(vllm_losses, our_losses, rtol=2e-3)
     (llm,) = LLM.made
     assert len(llm.calls) > 5  # so that progress is shown
     assert max(map(max, llm.calls)) == 17
@@ -84,19 +84,19 @@ def test_candidates_are_those_of_transformers(teacher_model):
     """And those of ids that pad the model are none."""
     spans = TokenSpans(teacher_model)
     config = TeacherConfig(model=str(teacher_model), candidates=5, context=64)
-    theirs, ours = scorer_of(teacher_model, candidates=5), load_scorer(config, spans, CPU)
-    assert (LLM.made[0].options["max_logprobs"], theirs._params.prompt_logprobs) == (5, 5)
+    scorer, reference = scorer_of(teacher_model, candidates=5), load_scorer(config, spans, CPU)
+    assert (LLM.made[0].options["max_logprobs"], scorer._params.prompt_logprobs) == (5, 5)
     asked = [window(10), window(20, 7)]
-    found, expected = (dict(one.score(asked)) for one in (theirs, ours))
-    for number, of_ours in expected.items():
-        np.testing.assert_allclose(found[number].nll, of_ours.nll, rtol=1e-5)
-        in_both = of_ours.ids < SPANS.vocabulary_size
+    scores, expected = (dict(side.score(asked)) for side in (scorer, reference))
+    for number, of_reference in expected.items():
+        np.testing.assert_allclose(scores[number].nll, of_reference.nll, rtol=1e-5)
+        in_both = of_reference.ids < SPANS.vocabulary_size
         np.testing.assert_array_equal(
-            found[number].ids[in_both.all(1)], of_ours.ids[in_both.all(1)]
+            scores[number].ids[in_both.all(1)], of_reference.ids[in_both.all(1)]
         )
         assert in_both.mean() > 0.5
-        assert (found[number].ids < SPANS.vocabulary_size).all()
-        near = found[number].codes.astype(int) - of_ours.codes
+        assert (scores[number].ids < SPANS.vocabulary_size).all()
+        near = scores[number].codes.astype(int) - of_reference.codes
         assert np.abs(near[in_both.all(1)]).max() <= 1
 
 
@@ -113,22 +113,22 @@ def test_what_vllm_is_asked_for(teacher_model, monkeypatch):
     assert expected.items() <= llm.options.items()
     assert list(scorer.score([])) == []
     asked = [window(), window(1), window(4, 4), window(4, 3)]
-    found = dict(scorer.score(asked))
-    assert sorted(found) == [0, 3]
-    assert [len(found[number]) for number in (0, 3)] == [9, 1]
-    assert found[0].dtype == np.float32
+    losses = dict(scorer.score(asked))
+    assert sorted(losses) == [0, 3]
+    assert [len(losses[number]) for number in (0, 3)] == [9, 1]
+    assert losses[0].dtype == np.float32
     assert (llm.params.prompt_logprobs, llm.params.temperature, llm.params.max_tokens) == (0, 1, 1)
 
 
-@pytest.mark.parametrize("found", [None, -np.inf, np.nan, 0.5])
-def test_a_number_that_is_no_log_probability_is_no_loss(teacher_model, found):
+@pytest.mark.parametrize("logprob", [None, -np.inf, np.nan, 0.5])
+def test_a_number_that_is_no_log_probability_is_no_loss(teacher_model, logprob):
     def change(flat):
-        flat.logprobs[2] = found
+        flat.logprobs[2] = logprob
         return flat
 
     scorer = scorer_of(teacher_model)
     LLM.change = staticmethod(change)
-    if found == 0.5:
+    if logprob == 0.5:
         with pytest.raises(VllmError, match=r"vllm gives a log-probability of 0\.5; expected"):
             list(scorer.score([window()]))
         return

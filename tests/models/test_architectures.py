@@ -74,12 +74,12 @@ def check_losses(model, head):
         expected = own_nll(model, inputs, labels)
         torch.manual_seed(2)
         states = hidden_states(model, inputs).flatten(0, 1)
-        ours = chunked_nll(states, head, labels.flatten().clamp_min(0))
+        nll = chunked_nll(states, head, labels.flatten().clamp_min(0))
         torch.manual_seed(2)
         alone = own_nll(model, inputs[1:, :-PADDING], labels[1:, :-PADDING])
     asked = is_asked.flatten()
     assert expected[asked].std() > 1e-2  # else nothing is compared
-    torch.testing.assert_close(ours[asked].double(), expected[asked], rtol=0, atol=1e-5)
+    torch.testing.assert_close(nll[asked].double(), expected[asked], rtol=0, atol=1e-5)
     padded = expected.view(labels.shape)[1, :-PADDING]
     torch.testing.assert_close(padded, alone, rtol=0, atol=1e-5)  # neither padding nor other rows
 
@@ -92,7 +92,7 @@ def check_step(model):
     torch.manual_seed(2)
     output = student(inputs, labels, teacher)
     output.loss.backward()
-    ours = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     optimizer.zero_grad()
     torch.manual_seed(2)
     (own_nll(model, inputs, labels) * output.weights_BT.flatten()).sum().backward()
@@ -101,9 +101,9 @@ def check_step(model):
     assert largest.isfinite()
     assert largest > 0
     for name, parameter in model.named_parameters():
-        theirs = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        difference = (ours.get(name, torch.zeros_like(theirs)) - theirs).norm()
-        assert difference <= 1e-5 * largest + 1e-4 * theirs.norm(), name
+        expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        difference = (gradients.get(name, torch.zeros_like(expected)) - expected).norm()
+        assert difference <= 1e-5 * largest + 1e-4 * expected.norm(), name
     before = [p.detach().clone() for p in model.parameters()]
     optimizer.step()
     moved = [not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)]

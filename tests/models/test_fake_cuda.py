@@ -37,13 +37,13 @@ class LikeCuda(TorchDispatchMode):
         options = options or {}
         result = function(*arguments, **options)
         leaves = tree_leaves((arguments, options, result))
-        tensors = [one for one in leaves if isinstance(one, torch.Tensor)]
-        devices = {one.device.type for one in tensors if one.dim() or one.is_cuda}
+        tensors = [tensor for tensor in leaves if isinstance(tensor, torch.Tensor)]
+        devices = {tensor.device.type for tensor in tensors if tensor.dim() or tensor.is_cuda}
         assert len(devices) < 2, f"{function}: a copy between devices"
         if function.name() == "aten::_to_copy":
             self.converted.append(tuple(result.shape))
         if function.name().startswith(("aten::mm", "aten::addmm")):
-            left, right = [one for one in arguments if isinstance(one, torch.Tensor)][-2:]
+            left, right = [tensor for tensor in arguments if isinstance(tensor, torch.Tensor)][-2:]
             assert left.dtype == right.dtype, f"{function}: {left.dtype} times {right.dtype}"
             widens = ".dtype" in function.name()
             assert not widens or left.dtype in DTYPES[:2], f"{function}: float32 from {left.dtype}"
@@ -70,13 +70,13 @@ def ids(*shape):
     return drawn(*shape, dtype=torch.int64)
 
 
-def tensors(**more):
+def tensors(**fields):
     """All that a method may ask for; groups of two tokens."""
     floats = {name: drawn(ROWS, LENGTH) for name in ("teacher_loss", "weight", "entropy")}
     numbers = {name: ids(ROWS, LENGTH) for name in ("groups", "chunks")}
     ends = list(range(2, ROWS * LENGTH + 1, 2))
-    given = floats | numbers | more
-    return GuidanceTensors(**given, teacher_sums=drawn(ROWS, 2), chunk_ends=ends, num_kept=37)
+    arguments = floats | numbers | fields
+    return GuidanceTensors(**arguments, teacher_sums=drawn(ROWS, 2), chunk_ends=ends, num_kept=37)
 
 
 def gradients(loss):
@@ -85,7 +85,7 @@ def gradients(loss):
     while waiting:
         node = waiting.pop()
         if type(node).__name__ == "_ChunkedLossBackward":
-            return [one for one in node.apply(drawn(()), None) if one is not None]
+            return [gradient for gradient in node.apply(drawn(()), None) if gradient is not None]
         waiting += [following for following, _ in node.next_functions if following is not None]
     pytest.fail("no loss of the head in the graph")
 
@@ -118,8 +118,8 @@ def test_a_step_stays_on_the_device_without_waiting(case, precision):
     teacher = tensors(teacher_states=states, labels=ids(ROWS, LENGTH))
     with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
         output = method.loss(hidden, head, teacher)
-    assert [one.dtype.itemsize for one in output] == [4, 8, 4, 4]  # the sums are float64
-    assert {one.device.type for one in output} == {"cuda"}
+    assert [tensor.dtype.itemsize for tensor in output] == [4, 8, 4, 4]  # the sums are float64
+    assert {tensor.device.type for tensor in output} == {"cuda"}
     for gradient in gradients(output.loss):
         assert (gradient.device.type, gradient.dtype) == ("cuda", dtype)
 
@@ -131,8 +131,8 @@ def test_losses_are_float32_for_states_and_heads_of_any_types(of_states, of_head
     nll, entropy = chunked_nll(states, head, ids(99)), chunked_entropy(states, head)
     is_as_it_is = of_states == of_head in DTYPES[:2]  # CUDA widens these products itself
     assert on_fake_cuda.converted.count((50, 8)) <= (0 if is_as_it_is else 2)  # of two losses
-    for found in (head.logits(states), head.for_chunks().logits(states), nll, entropy):
-        assert (found.device.type, found.dtype) == ("cuda", torch.float32)
+    for tensor in (head.logits(states), head.for_chunks().logits(states), nll, entropy):
+        assert (tensor.device.type, tensor.dtype) == ("cuda", torch.float32)
 
 
 @pytest.mark.parametrize("adds", [True, False])
@@ -144,13 +144,13 @@ def test_gradients_of_every_type(dtype, adds, monkeypatch, on_fake_cuda):
     monkeypatch.setattr(chunked_loss_module, "_ADDS_IN_FLOAT32", adds)
     hidden, weight = (drawn(n, 8, dtype=dtype, requires_grad=True) for n in (99, 50))
     loss, parts = chunked_loss(hidden, LanguageHead(weight), CrossEntropy(ids(99)))
-    assert [one.dtype for one in gradients(loss)] == [dtype, dtype]
+    assert [gradient.dtype for gradient in gradients(loss)] == [dtype, dtype]
     assert (loss.device.type, loss.dtype, tuple(parts.shape)) == ("cuda", torch.float32, (99, 1))
     plain = {torch.float32: "aten::addmm_", torch.float64: "aten::mm"}  # no product is widened
     name = plain.get(dtype, "aten::addmm.dtype_out" if adds else "aten::mm.dtype")
     kind = torch.float64 if dtype == torch.float64 else torch.float32
-    sums = [one for one in on_fake_cuda.products if one[1] == (50, 8)]
-    logits = [one for one in on_fake_cuda.products if one[1][1] == 50]
+    sums = [product for product in on_fake_cuda.products if product[1] == (50, 8)]
+    logits = [product for product in on_fake_cuda.products if product[1][1] == 50]
     assert sums == [(name, (50, 8), kind)] * len(logits)
     assert [shape[0] for _, shape, _ in logits] == [24, 24, 24, 24, 3]
     assert {kind for _, _, kind in logits} == {torch.float32}

@@ -37,9 +37,9 @@ class Waits(TorchDispatchMode):
 
 
 def waits(call):
-    with torch.no_grad(), Waits() as found:
+    with torch.no_grad(), Waits() as count:
         call()
-    return len(found.places)
+    return len(count.places)
 
 
 def ids(length=24, rows=2):
@@ -96,10 +96,10 @@ def test_masks_of_the_caller_are_honoured():
     rows = ids()
     padding = torch.ones_like(rows)
     padding[0, :9] = 0
-    ours = hidden_states(model, rows, attention_mask=padding, position_ids=None)
-    theirs = model.base_model(input_ids=rows, attention_mask=padding, use_cache=False)
-    assert torch.equal(ours, theirs.last_hidden_state)
-    assert not torch.equal(ours, hidden_states(model, rows))
+    states = hidden_states(model, rows, attention_mask=padding, position_ids=None)
+    output = model.base_model(input_ids=rows, attention_mask=padding, use_cache=False)
+    assert torch.equal(states, output.last_hidden_state)
+    assert not torch.equal(states, hidden_states(model, rows))
     piece = torch.arange(24).expand(2, -1) // 6
     apart = hidden_states(model, rows, **isolation(piece))
     alone = hidden_states(model, rows[:, 6:12])
@@ -132,7 +132,7 @@ def test_another_attention_chosen_later_is_used():
 
 
 def test_gradients_are_the_same_with_and_without_checkpointing():
-    found = []
+    gradients = []
     for checkpointing in (False, True):
         student = GuidedStudent(tiny_llama(50), GuidanceConfig(top_fraction=0.4)).train()
         if checkpointing:
@@ -141,8 +141,8 @@ def test_gradients_are_the_same_with_and_without_checkpointing():
         with Waits() as count:
             student(ids(), ids(), teacher, num_kept=20).loss.backward()
         assert count.places == []
-        found.append([p.grad for p in student.parameters()])
-    assert all(map(torch.equal, *found))
+        gradients.append([p.grad for p in student.parameters()])
+    assert all(map(torch.equal, *gradients))
 
 
 @pytest.mark.slow
@@ -189,9 +189,9 @@ def test_no_forward_pass_of_a_step_waits(
     counts, step = [], Stepper.step
 
     def counted(self, *arguments, **options):
-        with Waits() as found:
+        with Waits() as count:
             result = step(self, *arguments, **options)
-        counts.append(found.places)
+        counts.append(count.places)
         return result
 
     monkeypatch.setattr(Stepper, "step", counted)

@@ -35,23 +35,23 @@ def test_chunks_cover_all_tokens_and_end_where_they_may(lengths, size, may_end_a
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vocagno.models.head.chunk_rows", lambda *_: size)
         given_ends = None if may_end_anywhere else ends
-        found = list(chunks(total, 1, torch.device(device), given_ends))
-    assert [place.start for place in found] == [0, *(place.stop for place in found[:-1])]
-    assert found[-1].stop == total
-    longest = max(place.stop - place.start for place in found)
+        places = list(chunks(total, 1, torch.device(device), given_ends))
+    assert [place.start for place in places] == [0, *(place.stop for place in places[:-1])]
+    assert places[-1].stop == total
+    longest = max(place.stop - place.start for place in places)
     if may_end_anywhere:
         assert longest <= size + size // 32
     else:
-        assert {place.stop for place in found} <= set(ends.tolist())
+        assert {place.stop for place in places} <= set(ends.tolist())
         assert longest <= size + size // 32 + 2 * max(lengths)
 
 
 @pytest.mark.parametrize("ends", [None, np.r_[3:2048:3, 2048]], ids=["anywhere", "threes"])
 def test_no_chunk_is_for_a_few_tokens_that_are_left(ends):
     """2,048 tokens are six chunks of 341, and two tokens."""
-    found = list(chunks(2048, 49_152, torch.device("cpu"), ends))
-    assert len(found) == 6
-    assert all(338 <= place.stop - place.start <= 345 for place in found)
+    places = list(chunks(2048, 49_152, torch.device("cpu"), ends))
+    assert len(places) == 6
+    assert all(338 <= place.stop - place.start <= 345 for place in places)
     room = LanguageHead(torch.empty(49_152, 1)).room_for(2048)
     assert room.shape == (361, 49_152)
 
@@ -94,7 +94,7 @@ def test_the_loss_and_the_gradients_are_those_of_all_logits(peft):
     labels = ids.roll(-1, 1)
     output = student(ids, labels)
     output.loss.backward()
-    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     logits = model(ids).logits
     expected = torch.nn.functional.cross_entropy(
@@ -102,11 +102,11 @@ def test_the_loss_and_the_gradients_are_those_of_all_logits(peft):
     )
     expected.backward()
     torch.testing.assert_close(output.loss, expected)
-    assert found
-    assert all("lora_" in name for name in found)
+    assert gradients
+    assert all("lora_" in name for name in gradients)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-5)
             assert parameter.grad.abs().sum() > 0
 
 

@@ -72,8 +72,8 @@ def test_a_new_student_has_the_special_ids_of_its_tokenizer():
     model = loading.load_student(config, settings, seed=0)
     model(ids[None], labels=ids[None]).loss.backward()
     assert model.get_input_embeddings().weight.grad[:-1].any(1).all()
-    own = model.generation_config
-    assert (own.bos_token_id, own.eos_token_id, own.pad_token_id) == (1, 3, None)
+    defaults = model.generation_config
+    assert (defaults.bos_token_id, defaults.eos_token_id, defaults.pad_token_id) == (1, 3, None)
 
 
 def test_a_bos_that_only_the_settings_of_the_tokenizer_ask_for_is_read(
@@ -115,15 +115,15 @@ def test_a_bos_that_only_the_settings_of_the_tokenizer_ask_for_is_read(
 def test_a_tokenizer_with_fewer_merges_is_another(tokenizers, tmp_path):
     """All of its tokens have the ids of the model's, but its sequences are others. Tokens that the
     model has more, as for images, change nothing."""
-    own = json.loads(tokenizers["byte-level"].to_str())
+    tokenizer_json = json.loads(tokenizers["byte-level"].to_str())
     plain = TokenSpans(tokenizers["byte-level"])
     tokenizers["byte-level"].save(str(tmp_path / "tokenizer.json"))
-    vocabulary, merges = own["model"]["vocab"], own["model"]["merges"]
+    vocabulary, merges = tokenizer_json["model"]["vocab"], tokenizer_json["model"]["merges"]
     gone = merges[-round(len(vocabulary) * 0.09) :]
-    own["model"]["merges"] = merges[: -len(gone)]
+    tokenizer_json["model"]["merges"] = merges[: -len(gone)]
     for pair in gone:
         del vocabulary["".join(pair)]
-    fewer = TokenSpans(Tokenizer.from_str(json.dumps(own)))
+    fewer = TokenSpans(Tokenizer.from_str(json.dumps(tokenizer_json)))
     with pytest.raises(ConfigError, match="cuts plain text into other tokens than"):
         own_tokenizers.check_own_tokenizer(fewer, str(tmp_path), "student")
 

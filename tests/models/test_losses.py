@@ -42,8 +42,8 @@ def test_losses_and_entropies_in_blocks_of_rows_and_columns(monkeypatch, cached,
     nll = torch.logsumexp(logits, 1) - logits.gather(1, labels)[:, 0]
     exponentials = (logits - logits.amax(1, keepdim=True)).exp()
 
-    ours, alone = logits.float(), logits.float()
-    of_labels = losses.losses_and_entropies_(ours, labels, num_ids)
+    buffer, alone = logits.float(), logits.float()
+    of_labels = losses.losses_and_entropies_(buffer, labels, num_ids)
     torch.testing.assert_close(of_labels.nll_C.double(), nll, atol=3e-6, rtol=1e-6)
     has_any = probabilities.isfinite().all(1)  # the only possible ids may pad the head
     assert has_any[2:].all()
@@ -51,12 +51,12 @@ def test_losses_and_entropies_in_blocks_of_rows_and_columns(monkeypatch, cached,
     torch.testing.assert_close(
         of_labels.entropy_C[has_any].double(), expected[has_any], atol=3e-6, rtol=1e-6
     )
-    torch.testing.assert_close(ours.double(), exponentials, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(buffer.double(), exponentials, atol=1e-6, rtol=1e-5)
 
     nll_alone, sum_alone = losses.losses_(alone, labels)
     assert torch.equal(nll_alone, of_labels.nll_C)
     assert torch.equal(sum_alone, of_labels.sum_C1)
-    assert torch.equal(ours, alone)
+    assert torch.equal(buffer, alone)
     if num_ids == logits.shape[1]:
         entropy = losses.chunked_entropy(logits.float(), GivenLogits.of(logits))
         torch.testing.assert_close(entropy.double(), expected, atol=3e-6, rtol=1e-6)

@@ -50,11 +50,11 @@ def states_of(model, labels):
 
 
 def gradients(model, states):
-    found = {"states": states.grad.clone()}
-    found |= {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    grads = {"states": states.grad.clone()}
+    grads |= {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     states.grad = None
-    return found
+    return grads
 
 
 def trained(model, states, head, labels, teacher, *, autocast=False):
@@ -65,11 +65,11 @@ def trained(model, states, head, labels, teacher, *, autocast=False):
     return loss, metrics, gradients(model, states)
 
 
-def check_same(ours, theirs):
-    assert ours.keys() == theirs.keys()
-    largest = max(gradient.norm() for gradient in theirs.values())
-    for name, gradient in theirs.items():
-        assert (ours[name] - gradient).norm() <= 1e-6 * largest + 1e-5 * gradient.norm(), name
+def check_same(grads, expected):
+    assert grads.keys() == expected.keys()
+    largest = max(gradient.norm() for gradient in expected.values())
+    for name, gradient in expected.items():
+        assert (grads[name] - gradient).norm() <= 1e-6 * largest + 1e-5 * gradient.norm(), name
 
 
 @pytest.mark.slow
@@ -79,8 +79,8 @@ def test_both_ways_give_the_same_of_a_product(number):
     labels, teacher = batch()
     states = states_of(model, labels)
     results = [trained(model, states, head, labels, teacher) for head in both_heads(model)]
-    (ours, our_metrics, our_gradients), (theirs, metrics, their_gradients) = results
-    torch.testing.assert_close(ours, theirs)
+    (our_loss, our_metrics, our_gradients), (their_loss, metrics, their_gradients) = results
+    torch.testing.assert_close(our_loss, their_loss)
     torch.testing.assert_close(our_metrics.nll_BT, metrics.nll_BT)
     torch.testing.assert_close(our_metrics.weights_BT, metrics.weights_BT)
     check_same(our_gradients, their_gradients)
@@ -101,12 +101,12 @@ def test_both_ways_distil_the_same(method):
     partner[:, ::4] = -1
     teachers = head_of(teacher_model), own_head_of(teacher_model, VOCABULARY + 9, 32)
     for head, teacher in zip(both_heads(model), teachers, strict=True):
-        given = TeacherStates(of_teacher, teacher, partner, VOCABULARY)
-        loss, metrics = method_of(guidance).distill(states, head, labels, given)
+        teacher_states = TeacherStates(of_teacher, teacher, partner, VOCABULARY)
+        loss, metrics = method_of(guidance).distill(states, head, labels, teacher_states)
         loss.backward()
         results.append((loss, metrics, gradients(model, states)))
-    (ours, our_metrics, our_gradients), (theirs, metrics, their_gradients) = results
-    torch.testing.assert_close(ours, theirs)
+    (our_loss, our_metrics, our_gradients), (their_loss, metrics, their_gradients) = results
+    torch.testing.assert_close(our_loss, their_loss)
     torch.testing.assert_close(our_metrics.distance_BT, metrics.distance_BT)
     assert metrics.distance_BT.sum() > 0.1
     check_same(our_gradients, their_gradients)
@@ -118,13 +118,13 @@ def test_a_student_with_its_own_head_trains_on_its_own_logits(bert):
         student = GuidedStudent(bert, PAPER).eval()
     output = student(labels.clamp_min(0), labels, teacher)
     output.loss.backward()
-    ours = {name: p.grad.clone() for name, p in bert.named_parameters()}
-    assert any(name.endswith("transform.dense.weight") for name in ours)
+    our_gradients = {name: p.grad.clone() for name, p in bert.named_parameters()}
+    assert any(name.endswith("transform.dense.weight") for name in our_gradients)
     bert.zero_grad()
     logits = bert(labels.clamp_min(0), use_cache=False).logits.flatten(0, 1)
     nll = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="none")
     (nll * output.weights_BT.flatten()).sum().backward()
-    check_same(ours, {name: p.grad for name, p in bert.named_parameters()})
+    check_same(our_gradients, {name: p.grad for name, p in bert.named_parameters()})
     with torch.no_grad():
         torch.testing.assert_close(student(labels.clamp_min(0), labels, teacher).loss, output.loss)
 
@@ -136,21 +136,20 @@ def test_autocast_rounds_the_states_alone(bert):
         head = language_head(bert)
     states = states_of(bert, labels)
     rounded = states.detach().bfloat16().float().requires_grad_()
-    found = trained(bert, states, head, labels, teacher, autocast=True)
-    expected = trained(bert, rounded, head, labels, teacher)
-    (ours, our_metrics, our_gradients), (theirs, metrics, their_gradients) = found, expected
-    assert ours.dtype == torch.float32
+    loss, our_metrics, our_gradients = trained(bert, states, head, labels, teacher, autocast=True)
+    rounded_loss, metrics, their_gradients = trained(bert, rounded, head, labels, teacher)
+    assert loss.dtype == torch.float32
     assert torch.equal(our_metrics.nll_BT, metrics.nll_BT)
-    assert torch.equal(ours, theirs)
+    assert torch.equal(loss, rounded_loss)
     check_same(our_gradients, their_gradients)
 
 
 def test_nothing_chosen_gives_gradients_of_zero(bert):
     labels, teacher = batch()
     head, states = own_head_of(bert, VOCABULARY, 32), states_of(bert, labels)
-    loss, _, found = trained(bert, states, head, labels * 0 + IGNORED, teacher)
+    loss, _, grads = trained(bert, states, head, labels * 0 + IGNORED, teacher)
     assert loss == 0
-    assert all(not gradient.any() for gradient in found.values())
+    assert all(not gradient.any() for gradient in grads.values())
     with pytest.raises(RuntimeError, match="second time"):
         loss.backward()
 
@@ -180,8 +179,8 @@ def test_the_model_is_left_as_it_is(bert):
     with torch.no_grad():
         head.logits(torch.randn(3, 32))
     assert {name: id(module) for name, module in bert.named_modules()} == before
-    own = list(bert.cls.parameters())  # its product has the embeddings of the base model
-    assert {id(weight) for weight in head.weights.values()} == {id(weight) for weight in own}
+    weights = list(bert.cls.parameters())  # its product has the embeddings of the base model
+    assert {id(weight) for weight in head.weights.values()} == {id(weight) for weight in weights}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
@@ -216,18 +215,18 @@ def test_a_model_that_sees_later_tokens_is_refused():
 
 
 def test_logits_that_are_almost_right_do_not_agree():
-    theirs = torch.randn(64, VOCABULARY) * 0.01  # those of new weights are small
-    assert agree(theirs + 1e-6, theirs, torch.float32)
-    assert not agree(theirs * 1.05, theirs, torch.float32)
-    assert not agree(theirs[:, :-1], theirs, torch.float32)
-    assert agree(theirs.bfloat16().float(), theirs, torch.bfloat16)
-    assert not agree(theirs * 1.5, theirs, torch.bfloat16)
-    assert not agree(theirs + 1000, theirs + 1010, torch.float32)
-    masked = theirs.clone()
+    logits = torch.randn(64, VOCABULARY) * 0.01  # those of new weights are small
+    assert agree(logits + 1e-6, logits, torch.float32)
+    assert not agree(logits * 1.05, logits, torch.float32)
+    assert not agree(logits[:, :-1], logits, torch.float32)
+    assert agree(logits.bfloat16().float(), logits, torch.bfloat16)
+    assert not agree(logits * 1.5, logits, torch.bfloat16)
+    assert not agree(logits + 1000, logits + 1010, torch.float32)
+    masked = logits.clone()
     masked[:, 3] = -torch.inf  # an id that is never predicted
     assert agree(masked, masked, torch.float32)
-    assert not agree(theirs, masked, torch.float32)
-    broken = theirs.clone()
+    assert not agree(logits, masked, torch.float32)
+    broken = logits.clone()
     broken[5, 7] = torch.nan
     assert not agree(broken, broken, torch.float32)
 

@@ -178,11 +178,11 @@ def test_a_chat_template_goes_with_its_tokens_alone(folder, cli):
 
     end = TokenSpans(folder / "new.json").token(0) or ""
     words = "transfer", folder / "old", folder / "new.json", "--eos", end
-    said = cli(*words, "--out", folder / "without").err
-    assert "the chat template is omitted: the new tokenizer has no </s>" in said
+    stderr = cli(*words, "--out", folder / "without").err
+    assert "the chat template is omitted: the new tokenizer has no </s>" in stderr
     assert AutoTokenizer.from_pretrained(folder / "without").chat_template is None
-    said = cli("transfer", folder / "old", folder / "old", "--out", folder / "same").err
-    assert "chat template" not in said
+    stderr = cli("transfer", folder / "old", folder / "old", "--out", folder / "same").err
+    assert "chat template" not in stderr
     assert AutoTokenizer.from_pretrained(folder / "same").chat_template is not None
 
 
@@ -208,10 +208,10 @@ def test_ends_of_a_text_and_of_a_turn_stay_ends(tmp_path, cli, capsys):
     model.generation_config.eos_token_id = old_ids
     model.generation_config.suppress_tokens = [7]
     model.save_pretrained(tmp_path / "old")
-    said = cli("transfer", tmp_path / "old", tmp_path / "new", "--out", tmp_path / "made").err
+    stderr = cli("transfer", tmp_path / "old", tmp_path / "new", "--out", tmp_path / "made").err
     made = AutoModelForCausalLM.from_pretrained(tmp_path / "made")
     assert made.generation_config.eos_token_id == ids
-    assert "suppress_tokens is omitted" in said
+    assert "suppress_tokens is omitted" in stderr
     assert made.generation_config.suppress_tokens is None
     # An id that pads has a row that never learns.
     assert made.config.pad_token_id is None
@@ -228,14 +228,14 @@ def test_an_end_that_only_the_configuration_names_keeps_its_row(tmp_path, cli):
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
         new.save(str(tmp_path / "new.json"))
         words = "transfer", folder, tmp_path / "new.json", "--eos", "<|endoftext|>"
-        said = cli(*words, "--out", tmp_path / f"{name}-made").err
+        stderr = cli(*words, "--out", tmp_path / f"{name}-made").err
         rows = [
             AutoModelForCausalLM.from_pretrained(place).model.embed_tokens.weight
             for place in (folder, tmp_path / f"{name}-made")
         ]
         end = rows[1][new.token_to_id("<|endoftext|>")]
         assert torch.equal(end, rows[0][2]) == (eos is not None)
-        assert ("names no end of a text whose row" in said) == (eos is None)
+        assert ("names no end of a text whose row" in stderr) == (eos is None)
 
 
 def test_ids_that_a_configuration_has_by_default_are_nobodys_counterparts(sides):
@@ -255,9 +255,9 @@ def test_ids_that_a_configuration_has_by_default_are_nobodys_counterparts(sides)
 def test_models_whose_weights_would_not_be_right_are_refused(sides, kind):
     """Gemma 3n has a second table of rows, of another length. RWKV divides its layers in place."""
     size = sides[OLD].vocabulary_size
-    more = {"vocab_size_per_layer_input": size} if kind == "gemma3n_text" else {"rescale_every": 2}
+    field = {"vocab_size_per_layer_input": size} if kind == "gemma3n_text" else {"rescale_every": 2}
     model = transformers.AutoModelForCausalLM.from_config(
-        tiny_config(kind, vocab_size=size + 16, **more)
+        tiny_config(kind, vocab_size=size + 16, **field)
     )
     words = {"gemma3n_text": "embed_tokens_per_layer.weight has a row for each", "rwkv": "rescale_"}
     with pytest.raises(ConfigError, match=words[kind]):

@@ -211,13 +211,13 @@ def test_a_head_of_its_own_stays_although_the_configuration_ties_it(tmp_path, to
         assert not model.config.tie_word_embeddings
 
 
-def quantized(folder, *more):
+def quantized(folder, *names):
     """A Llama whose layers are BitNet's, four numbers a byte and a scale, and more tensors."""
 
     def pack(weights):
         layers = [name for name in weights if "proj" in name]
         packed = {n: torch.full_like(weights[n][::4], 85, dtype=torch.uint8) for n in layers}
-        scales = {name: torch.ones(1) for name in (*(f"{n}_scale" for n in layers), *more)}
+        scales = {name: torch.ones(1) for name in (*(f"{n}_scale" for n in layers), *names)}
         return weights | packed | scales
 
     path = with_weights(folder, pack) / "config.json"
@@ -229,12 +229,12 @@ def quantized(folder, *more):
 @pytest.mark.parametrize("name", ["model.layers.2.mlp.up_proj.weight", "lm_head_2.weight"])
 def test_weights_beyond_the_layers_of_a_quantized_model_are_named(tmp_path, capsys, name):
     """What a quantizer keeps in a layer is only said."""
-    own = [f"{MATRIX}.absmax", "model.layers.1.self_attn.k_scale"]
-    teacher(quantized(tmp_path, *own))
-    words = f"warning: teacher.model: not read from {tmp_path}: {', '.join(own)}\n"
+    kept_names = [f"{MATRIX}.absmax", "model.layers.1.self_attn.k_scale"]
+    teacher(quantized(tmp_path, *kept_names))
+    words = f"warning: teacher.model: not read from {tmp_path}: {', '.join(kept_names)}\n"
     assert words in capsys.readouterr().err
     with pytest.raises(ConfigError, match=rf"teacher.model: .* 1 unexpected \({name}\)"):
-        teacher(quantized(tmp_path, *own, name))
+        teacher(quantized(tmp_path, *kept_names, name))
 
 
 @pytest.mark.parametrize("scaled", ["all", "all but one", "none", "activations"])

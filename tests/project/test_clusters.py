@@ -44,13 +44,13 @@ def test_the_task_for_skypilot_scores_every_part(tmp_path, teacher_model, node):
     folder.mkdir()
     for number in range(6):  # each file begins a shard
         write_corpus(folder / f"{number}.jsonl", TEXTS[number : number + 3])
-    given = {"CORPUS": str(folder), "STORE": "s3://SCORES", "TEACHER": str(teacher_model)}
-    task = read_task(TASK, given)
+    variables = {"CORPUS": str(folder), "STORE": "s3://SCORES", "TEACHER": str(teacher_model)}
+    task = read_task(TASK, variables)
     assert re.fullmatch(r"\w+:\d+", task["resources"]["accelerators"])
     assert task["file_mounts"]["~/store"]["source"] == "${STORE}"
     ended = run_task(task, nodes=2, gpus=2, env=node)
-    assert [one.returncode for one in ended] == [0, 0], ended
-    parts = [part for one in ended for part in re.findall(r"^part +(\S+)$", one.stdout, re.M)]
+    assert [run.returncode for run in ended] == [0, 0], ended
+    parts = [part for run in ended for part in re.findall(r"^part +(\S+)$", run.stdout, re.M)]
     assert sorted(parts) == ["1/4", "2/4", "3/4", "4/4"]
     store = tmp_path / "store" / "scores"
     assert main(["scores", "finish", str(store)]) == 0
@@ -116,12 +116,12 @@ def test_torchrun_leaves_the_time_that_the_file_for_slurm_says(tmp_path, seconds
     write_program(tmp_path / "scontrol", "#!/bin/bash\necho localhost\n")
     launch = f'#!/bin/bash\nexec {sys.executable} -m torch.distributed.run "$@"\n'
     write_program(tmp_path / "torchrun", launch)
-    given = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NUM_NODES": "1"}
-    given |= {"SLURM_JOB_NODELIST": "node", "SLURM_GPUS_ON_NODE": "1"}
+    variables = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NUM_NODES": "1"}
+    variables |= {"SLURM_JOB_NODELIST": "node", "SLURM_GPUS_ON_NODE": "1"}
     process = subprocess.Popen(
         ["bash", "script", "my.yaml"],
         cwd=tmp_path,
-        env=environment(PATH=f"{tmp_path}:{os.environ['PATH']}", **given),
+        env=environment(PATH=f"{tmp_path}:{os.environ['PATH']}", **variables),
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -92,11 +92,11 @@ CAUGHT = {
 
 def blocks(page):
     """(kind, text) of each code block: a language, `commands` or `shown`."""
-    for found in BLOCK.finditer(page.read_text(encoding="utf-8")):
-        if found["fenced"] is not None:
-            yield found["language"], found["fenced"]
+    for match in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        if match["fenced"] is not None:
+            yield match["language"], match["fenced"]
             continue
-        text = "".join(line[4:] or "\n" for line in found["indented"].splitlines(keepends=True))
+        text = "".join(line[4:] or "\n" for line in match["indented"].splitlines(keepends=True))
         yield ("commands" if text.startswith(PROGRAMS) else "shown"), text
 
 
@@ -232,8 +232,8 @@ def _python(text, where, scope, _):
 
 def _check_imports(text):
     """What it takes from vocagno is there."""
-    found = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
-    names = [(node.module, name.name) for node in found for name in node.names]
+    imports = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
+    names = [(node.module, name.name) for node in imports for name in node.names]
     for module, name in names:
         pkgutil.resolve_name(f"{module}:{name}")
     assert any(module.startswith("vocagno.") for module, _ in names)
@@ -297,9 +297,9 @@ def _read_make(arguments):
 
 
 def _read_pip(arguments):
-    known = (ROOT / "pyproject.toml").read_text()
+    pyproject = (ROOT / "pyproject.toml").read_text()
     for extra in re.findall(r"\w+", "".join(re.findall(r"\[(.*)\]", arguments[-1]))):
-        assert re.search(rf"^{extra} = \[", known, re.MULTILINE), extra
+        assert re.search(rf"^{extra} = \[", pyproject, re.MULTILINE), extra
 
 
 def _read_vocagno(arguments):
@@ -334,9 +334,9 @@ def _read_python(arguments):
 
 def _read_sky(arguments):
     """`launch [-c NAME] FILE --env NAME=VALUE ...`"""
-    (path,) = (one for one in arguments if one.endswith(".yaml"))
-    given = [one for name, one in pairwise(arguments) if name == "--env"]
-    read_task(Path(path), dict(one.split("=") for one in given))
+    (path,) = (argument for argument in arguments if argument.endswith(".yaml"))
+    settings = [setting for name, setting in pairwise(arguments) if name == "--env"]
+    read_task(Path(path), dict(setting.split("=") for setting in settings))
 
 
 def _read_docker(arguments):
@@ -363,22 +363,22 @@ def _docstrings():
     """Of all that the reference shows, by name."""
     pages = (ROOT / "docs" / "reference").glob("*.md")
     for name in re.findall(r"^::: (\S+)$", "\n".join(p.read_text() for p in pages), re.MULTILINE):
-        found = pkgutil.resolve_name(name)
-        yield name, inspect.getdoc(found)
-        for member, value in vars(found).items() if hasattr(found, "__dict__") else ():
-            if getattr(value, "__module__", None) == getattr(found, "__module__", name):
+        documented = pkgutil.resolve_name(name)
+        yield name, inspect.getdoc(documented)
+        for member, value in vars(documented).items() if hasattr(documented, "__dict__") else ():
+            if getattr(value, "__module__", None) == getattr(documented, "__module__", name):
                 yield f"{name}.{member}", inspect.getdoc(value)
 
 
 def test_the_code_of_the_reference_runs(tokenizers):
     import vocagno
 
-    own, other = (vocagno.TokenSpans(tokenizers[name]) for name in ("llama", "byte-level"))
-    student, teacher = own.encode(TEXTS[:1]), other.encode(TEXTS[:1])
+    small, large = (vocagno.TokenSpans(tokenizers[name]) for name in ("llama", "byte-level"))
+    student, teacher = small.encode(TEXTS[:1]), large.encode(TEXTS[:1])
     student_nll, teacher_nll = (np.ones(len(tokens.ids)) for tokens in (student, teacher))
     ran = set()
     for name, text in _docstrings():
-        for found in BLOCK.finditer(f"{text}\n"):
+        for match in BLOCK.finditer(f"{text}\n"):
             scope = {
                 "vocagno": vocagno,
                 "texts": TEXTS[:1],
@@ -386,10 +386,10 @@ def test_the_code_of_the_reference_runs(tokenizers):
                 "teacher": teacher,
                 "student_nll": student_nll,
                 "teacher_nll": teacher_nll,
-                **{"small": own, "ids": student.ids, "logprobs": -student_nll},
-                **{"large": other, "other_ids": teacher.ids, "other_logprobs": -teacher_nll},
+                **{"small": small, "ids": student.ids, "logprobs": -student_nll},
+                **{"large": large, "other_ids": teacher.ids, "other_logprobs": -teacher_nll},
             }
-            code = inspect.cleandoc(found["indented"] or found["fenced"])
+            code = inspect.cleandoc(match["indented"] or match["fenced"])
             exec(compile(code, name, "exec"), scope)
             ran.add(name)
     assert ran == {"vocagno.groups", "vocagno.credit", "vocagno.guidance.text_batches.guided_batch"}
@@ -400,9 +400,9 @@ def test_no_block_is_overlooked():
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-        found = [(kind in ("commands", "shown"), code) for kind, code in blocks(page)]
-        lines = [line for is_indented, code in found if is_indented for line in code.splitlines()]
-        assert sum(not is_indented for is_indented, _ in found) == len(
+        codes = [(kind in ("commands", "shown"), code) for kind, code in blocks(page)]
+        lines = [line for is_indented, code in codes if is_indented for line in code.splitlines()]
+        assert sum(not is_indented for is_indented, _ in codes) == len(
             re.findall(r"^```\w", text, re.MULTILINE)
         ), page
         assert len(list(filter(None, lines))) == len(re.findall(r"^    ", outside, re.MULTILINE)), (

@@ -13,8 +13,8 @@ BUILD, FINAL = TEXT.split("\nFROM ")[1:]
 
 def version(pattern, text):
     """The only version of this form, as numbers."""
-    (found,) = re.findall(pattern, text, re.MULTILINE)
-    return tuple(map(int, found.split(".")))
+    (number,) = re.findall(pattern, text, re.MULTILINE)
+    return tuple(map(int, number.split(".")))
 
 
 def test_what_it_copies_is_what_the_package_names():

@@ -40,7 +40,7 @@ def test_the_page_of_hard_strings_has_ten_commands():
 @pytest.mark.parametrize(("command", "shown"), COMMANDS, ids=[c[8:20] for c, _ in COMMANDS])
 def test_the_hard_strings_come_out_as_shown(command, shown):
     run = command.replace("vocagno ", f"{executable()} -m vocagno ")
-    found = subprocess.run(
+    stdout = subprocess.run(
         ["bash", "-c", run],
         cwd=shared("tokenizers"),
         check=True,
@@ -49,7 +49,7 @@ def test_the_hard_strings_come_out_as_shown(command, shown):
         encoding="utf-8",
         env=environment() | {"LC_ALL": "C.UTF-8", "COLUMNS": "80"},
     ).stdout
-    lines = [line for line in found.splitlines() if line.strip() and "└┬┘ N:1" not in line]
+    lines = [line for line in stdout.splitlines() if line.strip() and "└┬┘ N:1" not in line]
     assert [line.rstrip() for line in lines] == [line[4:] for line in shown.splitlines()]
 
 
@@ -82,7 +82,7 @@ def test_the_table_of_benchmarks_is_that_of_the_results_page():
         same = re.findall(
             rf"^\| {re.escape(engine)} \| {re.escape(median)} \|.* ([\d.]+) \|$", measured, re.M
         )
-        assert any(abs(float(found) - float(ratio)) <= 0.051 for found in same), row
+        assert any(abs(float(recorded) - float(ratio)) <= 0.051 for recorded in same), row
 
 
 def test_the_picture_of_the_method_is_what_its_script_draws(capsys):
@@ -136,7 +136,7 @@ def differences_of_rules(text, study="guidance", naive="naive"):
     """By variant, on a text of a study: the mean and the standard deviation of the differences from
     naive training, and the percentage of tokens kept."""
     runs = runs_of(f"{study}/{text}")
-    found = {}
+    cells = {}
     for variant in dict.fromkeys(variant for variant, _ in runs):
         seeds = [seed for name, seed in runs if name == variant]
         losses = [
@@ -145,8 +145,8 @@ def differences_of_rules(text, study="guidance", naive="naive"):
         ]
         kept = 100 * fmean(float(runs[variant, seed]["trained_on"]) for seed in seeds)
         spread = f" ± {stdev(losses):.4f}" if len(losses) > 1 else ""
-        found[variant] = f"{fmean(losses):+.4f}{spread} ({kept:.1f} %)"
-    return found
+        cells[variant] = f"{fmean(losses):+.4f}{spread} ({kept:.1f} %)"
+    return cells
 
 
 def table_of(page, name):
@@ -347,11 +347,11 @@ def test_the_table_of_teachers_follows_from_its_runs():
     expected = [
         [
             of_text["clean"].get(usual, ""),
-            f"{plan[found]['guidance.window_max_loss']:.2f}",
-            of_text["clean"].get(found, ""),
-            of_text["junk"][found],
+            f"{plan[variant]['guidance.window_max_loss']:.2f}",
+            of_text["clean"].get(variant, ""),
+            of_text["junk"][variant],
         ]
-        for usual, found in pairs
+        for usual, variant in pairs
     ]
     assert cells_of_table("small-students", "teachers") == expected
 
@@ -368,7 +368,7 @@ def test_the_tables_of_distributions_follow_from_their_runs():
     for table, texts in tables.items():
         of_text = [differences_of_rules(text, "distributions") for text in texts]
         shown = [name for name in dict.fromkeys(chain(*of_text)) if name != "naive"]
-        expected = [[found.get(name, "") for found in of_text] for name in shown]
+        expected = [[column.get(name, "") for column in of_text] for name in shown]
         assert sorted(cells_of_table("small-students", table)) == sorted(expected)
 
     with (ROOT / "docs" / "study" / "distributions" / "gate.csv").open() as file:
@@ -380,8 +380,8 @@ def test_the_tables_of_distributions_follow_from_their_runs():
         expected.setdefault(run["teacher"], []).append(cell)
     assert cells_of_table("small-students", "where a teacher counts") == [*expected.values()]
 
-    found = differences_of_rules("quickstart", "distributions", "naive 0")
-    longer = [[found[name]] for name in ("distill 0", "kld 0", "naive 0, 3900 steps")]
+    cells = differences_of_rules("quickstart", "distributions", "naive 0")
+    longer = [[cells[name]] for name in ("distill 0", "kld 0", "naive 0, 3900 steps")]
     assert cells_of_table("small-students", "longer runs") == longer
 
     runs = {name: run for (name, _), run in runs_of("distributions/dev").items()}
@@ -424,11 +424,11 @@ def test_the_tables_of_junk_follow_from_their_runs():
         differences[name] = f"{difference} ({kept:.1f} %)"
         exact = [100 * float(run["exact_answers"]) for run, _ in pairs]
         answers[name] = f"{fmean(exact):.1f} ± {stdev(exact):.1f} %"
-    for table, found, named in (
+    for table, cells, named in (
         ("noise", differences, rules[1:]),
         ("noise answers", answers, rules),
     ):
-        expected = [[found.get(f"{rule} {share}", "") for share in shares] for rule in named]
+        expected = [[cells.get(f"{rule} {share}", "") for share in shares] for rule in named]
         assert cells_of_table("study", table) == expected
     assert {name for name, _ in runs} <= {f"{rule} {n}" for rule in rules for n in shares}
 
@@ -442,18 +442,18 @@ def test_the_shares_of_credits_are_those_of_the_tokenizers():
     read = cache(lambda name: named(name).encode(texts))
     for line in table_of("loop", "same ends").splitlines()[2:]:
         *names, shown = (cell.strip() for cell in line.split("|")[1:-1])
-        (student, teacher), (own, other) = map(named, names), map(read, names)
+        (student, teacher), (student_tokens, teacher_tokens) = map(named, names), map(read, names)
         rates = AlignmentRates()
-        rates.add(texts, own, other)
+        rates.add(texts, student_tokens, teacher_tokens)
         assert f"{rates.share(rates.one_to_one):.1%}" == shown.replace(" ", "")
         credits = credit(
             student,
-            own.ids,
+            student_tokens.ids,
             teacher,
-            other.ids,
-            np.zeros(len(other.ids)),
-            student_cu_seqlens=own.cu_seqlens,
-            teacher_cu_seqlens=other.cu_seqlens,
+            teacher_tokens.ids,
+            np.zeros(len(teacher_tokens.ids)),
+            student_cu_seqlens=student_tokens.cu_seqlens,
+            teacher_cu_seqlens=teacher_tokens.cu_seqlens,
             only="same_ends",
         )
         missing = rates.one_to_one - np.isfinite(credits).sum()
@@ -468,9 +468,9 @@ def test_the_picture_of_rules_shows_the_table():
     shown = [text.get_text() for panel in picture.axes for text in panel.texts]
     figures = [text for text in shown if text[:1] in "+-"]
     values = re.findall(r"([+-]\d\.\d{4}) ±", table_of("small-students", "rules"))
-    known = {f"{float(value):+.3f}" for value in values}
+    rounded = {f"{float(value):+.3f}" for value in values}
     assert len(figures) == 17
-    assert set(figures) <= known
+    assert set(figures) <= rounded
     drawn = (ROOT / "docs" / "pictures" / "rules.svg").read_text(encoding="utf-8")
     assert all(f"<!-- {text} -->" in drawn for text in shown)
 

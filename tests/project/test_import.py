@@ -70,10 +70,10 @@ def test_the_loss_needs_torch_and_numpy_alone():
     """What `vocagno[torch]` promises: every other package that is installed is refused."""
     pytest.importorskip("torch")
     words = [sys.executable, "-c", ONLY_TORCH]
-    found = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    assert all(0 < float(loss) < 100 for loss in found.stdout.split())
-    assert len(found.stdout.split()) == 2
+    process = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert all(0 < float(loss) < 100 for loss in process.stdout.split())
+    assert len(process.stdout.split()) == 2
 
 
 WITHOUT_TRAINING = """
@@ -122,13 +122,13 @@ def test_rows_and_stores_need_no_torch(tmp_path, tokenizer_files, teacher_model)
 
 def test_no_test_imports_another_test_file():
     tests = Path(__file__).parents[1]
-    found = [
+    imports = [
         f"{path.relative_to(tests)}: {line}"
         for path in tests.rglob("*.py")
         for line in path.read_text(encoding="utf-8").splitlines()
         if re.match(r"\s*(from|import) (test_|conftest)", line)
     ]
-    assert found == []
+    assert imports == []
 
 
 @pytest.mark.parametrize(

@@ -130,11 +130,11 @@ def stand_ins(tmp_path, tokenizers):
 def run_commands(folder, script):
     """Runs commands in a folder of stand-ins, without the hub; what they print."""
     paths = os.pathsep.join([str(folder / "bin"), os.environ["PATH"]])
-    more = {"PATH": paths, "PYTHON": executable(), "HF_HOME": str(folder / "home")}
+    variables = {"PATH": paths, "PYTHON": executable(), "HF_HOME": str(folder / "home")}
     result = subprocess.run(
         ["bash", "-euc", script],
         cwd=folder,
-        env=environment(**more),
+        env=environment(**variables),
         capture_output=True,
         text=True,
         check=False,

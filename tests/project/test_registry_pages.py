@@ -94,7 +94,7 @@ def test_every_link_of_the_readme_leads_into_the_tree(published):
             assert path.is_file(), url
             assert f"/{'raw' if picture else 'blob'}/" in url
             headings = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), re.MULTILINE)
-            slugs = {re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in headings}
+            slugs = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in headings}
             assert not anchor or anchor in slugs, url
     unlinked = re.compile(r"\]\([^)]*\)")
     source = (ROOT / "README.md").read_text("utf-8")
@@ -112,8 +112,8 @@ def test_the_placeholder_of_the_address_stands_once_and_is_filled(published):
 
 def test_both_registries_get_addresses(published):
     tomllib = pytest.importorskip("tomllib", reason="tomllib came with Python 3.11")
-    read = [tomllib.loads((one / "pyproject.toml").read_text("utf-8")) for one in (published, ROOT)]
-    urls, paper = (one["project"].pop("urls") for one in read)
+    read = [tomllib.loads((src / "pyproject.toml").read_text("utf-8")) for src in (published, ROOT)]
+    urls, paper = (table["project"].pop("urls") for table in read)
     assert read[0] == read[1]
     names = {"Homepage", "Documentation", "Repository", "Changelog", "Issues", "Paper"}
     assert (set(urls), {"Paper": urls["Paper"]}) == (names, paper)
@@ -121,7 +121,7 @@ def test_both_registries_get_addresses(published):
     crate = tomllib.loads((published / "rust/core/Cargo.toml").read_text("utf-8"))["package"]
     assert crate["repository"] == ADDRESS
     readme = (ROOT / "rust/core" / crate["readme"]).read_text("utf-8")
-    assert all(one.startswith("https://") for one in re.findall(r"\]\(([^)]*)\)", readme))
+    assert all(link.startswith("https://") for link in re.findall(r"\]\(([^)]*)\)", readme))
 
 
 def test_a_second_time_and_an_address_without_a_repository_are_refused(published):

@@ -17,14 +17,14 @@ def before(job):
     """The jobs that must have passed before one starts."""
     needed = JOBS[job].get("needs", [])
     needed = [needed] if isinstance(needed, str) else needed
-    return {*needed, *(earlier for one in needed for earlier in before(one))}
+    return {*needed, *(earlier for name in needed for earlier in before(name))}
 
 
 def test_a_wrong_version_or_tag_stops_it_before_anything_is_built():
     commands = [step.get("run", "") for step in JOBS["check"]["steps"]]
     assert all("check" in before(job) for job in JOBS if job != "check")
-    assert any(one.endswith(".ci/version.py") for one in commands)
-    assert any('.ci/version.py "$GITHUB_REF_NAME"' in one for one in commands)
+    assert any(command.endswith(".ci/version.py") for command in commands)
+    assert any('.ci/version.py "$GITHUB_REF_NAME"' in command for command in commands)
 
 
 def test_pages_and_notices_are_made_before_a_package():

@@ -32,10 +32,10 @@ def sources(tmp_path):
     return tmp_path
 
 
-def change(path, found, replacement):
+def change(path, pattern, replacement):
     """Replaces what must be there."""
-    text, count = re.subn(found, replacement, path.read_text("utf-8"), flags=re.MULTILINE)
-    assert count, f"{path}: {found}"
+    text, count = re.subn(pattern, replacement, path.read_text("utf-8"), flags=re.MULTILINE)
+    assert count, f"{path}: {pattern}"
     path.write_text(text, "utf-8")
 
 
@@ -56,12 +56,12 @@ def test_no_text_names_another_version():
         if name.startswith(RECORDS) or name == "CHANGELOG.md" or not (ROOT / name).is_file():
             continue
         text = (ROOT / name).read_text("utf-8", errors="replace")  # some are pictures
-        for found in NAMED.findall(text):
-            assert f"{VERSION}.".startswith(f"{found}."), f"{name}: vocagno {found}"
+        for version in NAMED.findall(text):
+            assert f"{VERSION}.".startswith(f"{version}."), f"{name}: vocagno {version}"
 
 
 @pytest.mark.parametrize(
-    ("name", "found", "replacement"),
+    ("name", "pattern", "replacement"),
     [
         ("Cargo.toml", f'"{re.escape(VERSION)}"', '"7.8.9"'),
         ("Cargo.lock", '"vocagno-py"\nversion = .*', '"vocagno-py"\nversion = "7.8.9"'),
@@ -74,15 +74,15 @@ def test_no_text_names_another_version():
         ("CHANGELOG.md", "^## Unreleased\n", ""),
     ],
 )
-def test_a_copy_that_differs_is_found(sources, capsys, name, found, replacement):
-    change(sources / name, found, replacement)
+def test_a_copy_that_differs_is_found(sources, capsys, name, pattern, replacement):
+    change(sources / name, pattern, replacement)
     assert SCRIPT["main"](sources, []) == 1
     shown = capsys.readouterr().out
     assert ("Cargo.lock: " if name == "Cargo.toml" else f"{name}: ") in shown
 
 
 @pytest.mark.parametrize(
-    ("name", "found", "replacement"),
+    ("name", "pattern", "replacement"),
     [
         ("CHANGELOG.md", " - 2027-02-03$", ""),
         ("CHANGELOG.md", "^## Unreleased$", "## Unreleased\n\n- Something."),
@@ -90,14 +90,14 @@ def test_a_copy_that_differs_is_found(sources, capsys, name, found, replacement)
     ],
 )
 def test_sources_of_no_release_and_other_tags_are_refused(
-    sources, capsys, name, found, replacement
+    sources, capsys, name, pattern, replacement
 ):
     assert SCRIPT["main"](sources, [f"v{VERSION}"]) == 0
     assert capsys.readouterr().out == f"{VERSION}\n"
     for tag in ("v7.8.9", VERSION, f"v{VERSION}.0"):
         assert SCRIPT["main"](sources, [tag]) == 1
         assert f"tag {tag}: " in capsys.readouterr().out
-    change(sources / name, found, replacement)
+    change(sources / name, pattern, replacement)
     assert SCRIPT["main"](sources, []) == 0
     assert SCRIPT["main"](sources, [f"v{VERSION}"]) == 1
     assert f"{name}: " in capsys.readouterr().out

@@ -197,8 +197,8 @@ def test_questions_are_lines_of_json(tmp_path):
     ]
     text = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     path.write_text(f"\ufeff{text}\r\n \n".replace("0.25", "0.250"), encoding="utf-8")
-    found = [(one["question"], one["answer"]) for one in problems.read_questions(path)]
-    assert found == [(strange, "1"), ("1 + 1", "2"), ("1 / 4", "0.250")]
+    questions = [(row["question"], row["answer"]) for row in problems.read_questions(path)]
+    assert questions == [(strange, "1"), ("1 + 1", "2"), ("1 / 4", "0.250")]
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_accuracy_agrees_with_generate(tokenizer):
     model.train()
     together = problems.greedy_texts(model, tokenizer, prompts, max_new_tokens=12, batch_size=3)
     assert model.training
-    expected = [tokenizer.decode(alone(one), skip_special_tokens=True) for one in prompts]
+    expected = [tokenizer.decode(alone(prompt), skip_special_tokens=True) for prompt in prompts]
     assert together == expected
 
 

@@ -36,14 +36,14 @@ def questions(path, *numbers):
 def asked(monkeypatch):
     """Stands for asking; the names of the models and how many questions each got. The shares count
     up in tenths."""
-    found = []
+    counts = []
 
     def share(run, path):
-        found.append((run.name, len(problems.read_questions(path))))
-        return len(found) / 10
+        counts.append((run.name, len(problems.read_questions(path))))
+        return len(counts) / 10
 
     monkeypatch.setattr(problems, "accuracy_of_run", share)
-    return found
+    return counts
 
 
 @pytest.fixture
@@ -170,17 +170,17 @@ def test_a_study_writes_its_table_its_runs_and_its_figure(tmp_path, plan_file, t
     assert main([*command, "--report", "--json", "--to", str(tmp_path / "docs")]) == 0
     for name in ("tables.md", "runs.csv", "methods.svg"):
         assert (tmp_path / "docs" / name).read_bytes() == (out / name).read_bytes()
-    found = json.loads(capsys.readouterr().out)
-    assert [run["variant"] for run in found["runs"]] == ["cpt", "cpt", "top 20 %", "top 20 %"]
+    report = json.loads(capsys.readouterr().out)
+    assert [run["variant"] for run in report["runs"]] == ["cpt", "cpt", "top 20 %", "top 20 %"]
     assert len(trained) == 4
 
 
 def test_only_named_variants_and_their_baselines_are_trained(tmp_path, plan_file, trained, capsys):
     """Named variants, and those that they are compared with; the rest may follow later."""
-    more = {"top 10 %": {}, "top 30 %": {"against": "top 10 %"}, "top 40 %": {}}
-    given = yaml.safe_load(plan_file().read_text())["variants"] | more
-    tables = {"methods": list(given), "others": ["top 40 %"]}
-    path, out = plan_file(variants=given, tables=tables), tmp_path / "study"
+    added_variants = {"top 10 %": {}, "top 30 %": {"against": "top 10 %"}, "top 40 %": {}}
+    variants = yaml.safe_load(plan_file().read_text())["variants"] | added_variants
+    tables = {"methods": list(variants), "others": ["top 40 %"]}
+    path, out = plan_file(variants=variants, tables=tables), tmp_path / "study"
     command = [str(path), "--out", str(out), "--seeds", "1"]
     assert main([*command, "--only", "top 30 %"]) == 0
     assert set(trained) == {"cpt-1", "top-10-1", "top-30-1"}
@@ -282,16 +282,16 @@ def test_answers_during_training_need_their_checkpoints(tmp_path, study, monkeyp
     monkeypatch.setattr(
         confidence, "answers_at_checkpoints", lambda run, path, steps: dict.fromkeys(steps, 0.9)
     )
-    found = study(**plan, questions_every=1)
-    assert found.answers_at == ((1, 0.9), (2, 0.1))
-    assert found.steps_to_80 == 1
+    measured = study(**plan, questions_every=1)
+    assert measured.answers_at == ((1, 0.9), (2, 0.1))
+    assert measured.steps_to_80 == 1
     assert len(asked) == 1
     weights.unlink()
-    assert study(**plan, questions_every=1) == found
+    assert study(**plan, questions_every=1) == measured
     other = questions(tmp_path / "other.jsonl", 2)
     with pytest.raises(InputError, match=gone):
         study(**other, questions_every=1)
-    assert study(report=True, **other, questions_every=1) == found.without_answers()
+    assert study(report=True, **other, questions_every=1) == measured.without_answers()
     again = study(**other)  # the final model only
     assert again.exact_answers == 0.2
     assert again.answers_at is None
@@ -314,8 +314,8 @@ def test_a_failure_costs_neither_training_nor_what_was_measured(
         context.setattr(module, name, fails)
         with pytest.raises(InputError, match=f"{failing} failed"):
             study(**asks)
-    found = study(**asks)
-    assert (found.cpu_seconds, found.exact_answers) == (10.0, 0.1)
+    measured = study(**asks)
+    assert (measured.cpu_seconds, measured.exact_answers) == (10.0, 0.1)
     assert trained == ["cpt-0"]
 
 
@@ -344,9 +344,9 @@ def test_numbers_that_json_lacks_are_null(tmp_path, plan_file, trained, capsys):
     def refused(constant):
         raise AssertionError(constant)
 
-    found = json.loads(capsys.readouterr().out, parse_constant=refused)
-    assert found["runs"][0]["held_out_loss"] is None
-    assert found["runs"][1]["held_out_loss"] == 1.1
+    report = json.loads(capsys.readouterr().out, parse_constant=refused)
+    assert report["runs"][0]["held_out_loss"] is None
+    assert report["runs"][1]["held_out_loss"] == 1.1
     assert main([*command, "--report"]) == 0
     assert "| cpt | 2 | nan ± nan | - |" in capsys.readouterr().out
 
@@ -364,15 +364,15 @@ def test_a_run_without_a_held_out_loss_says_so(plan_file, tmp_path, monkeypatch)
 def test_confidence_is_added_to_what_was_measured_before(study, trained, monkeypatch):
     asked = []
 
-    def of_run(run, wanted):
-        asked.append(wanted)
-        return Confidence(wanted, 30, 4.0, 4.25, 0.25, 0.125, 0.75, 3.5)
+    def of_run(run, num_tokens):
+        asked.append(num_tokens)
+        return Confidence(num_tokens, 30, 4.0, 4.25, 0.25, 0.125, 0.75, 3.5)
 
     monkeypatch.setattr(confidence, "confidence_of_run", of_run)
     before = study()
-    found = study(confidence=40)
-    assert found == replace(before, confidence=of_run("", 40))
-    assert study(confidence=40) == found
+    measured = study(confidence=40)
+    assert measured == replace(before, confidence=of_run("", 40))
+    assert study(confidence=40) == measured
     assert study(confidence=60).confidence.wanted == 60
     assert study().confidence.wanted == 60
     assert asked == [40, 40, 60]  # the second time above

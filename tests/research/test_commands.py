@@ -61,14 +61,14 @@ def test_the_tables_of_levels(run, tokenizers, capsys):
     sides = [TokenSpans(tokenizers[name]) for name in ("llama", "byte-level")]
     assert run("granularity", "--seq_len", 64) == 0
     captured = capsys.readouterr()
-    found = granularity(*sides, [TEXTS], seq_len=64)
+    overlap = granularity(*sides, [TEXTS], seq_len=64)
     lines = captured.out.splitlines()
     assert lines[0].split() == ["IoU", "teacher", "student"]
-    assert lines[1].split() == ["1", "chunk", f"{found.levels[0].iou:.2%}", "100.00%"]
-    assert lines[8].split() == ["tokens", f"{found.levels[-1].iou:.2%}", "100.00%"]
+    assert lines[1].split() == ["1", "chunk", f"{overlap.levels[0].iou:.2%}", "100.00%"]
+    assert lines[8].split() == ["tokens", f"{overlap.levels[-1].iou:.2%}", "100.00%"]
     assert lines[9:11] == ["", "IoS        teacher  student"]
     assert lines[-1].split() == ["tokens", "100.00%", "100.00%"]
-    assert f"over {found.sequences} sequences of 64 tokens of student" in captured.err
+    assert f"over {overlap.sequences} sequences of 64 tokens of student" in captured.err
     assert run("granularity", "--seq_len", 16, "--limit", 3, "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     expected = asdict(granularity(*sides, [TEXTS[:3]], seq_len=16))

@@ -13,12 +13,12 @@ from research.study.measured import Confidence, Measured, write_runs
 from research.study.plan import Plan
 
 
-def measured(variant, seed, loss=2.0, **more):
-    entropy = more.pop("entropy", None)
+def measured(variant, seed, loss=2.0, **fields):
+    entropy = fields.pop("entropy", None)
     if entropy is not None:
         sure = 0.25, 0.125, 0.75, 1.0 + seed + entropy
-        more["confidence"] = Confidence(9, 9, 2.0, entropy, *sure)
-    return replace(Measured(variant, seed, loss, None, 0.4, 100, None, None), **more)
+        fields["confidence"] = Confidence(9, 9, 2.0, entropy, *sure)
+    return replace(Measured(variant, seed, loss, None, 0.4, 100, None, None), **fields)
 
 
 def plan_of(*names, **against):

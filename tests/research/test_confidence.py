@@ -59,27 +59,27 @@ def test_the_temperature_is_that_of_the_smallest_loss(scale, monkeypatch):
     states, head, labels = drawn(scale)
     monkeypatch.setattr("vocagno.models.head.CHUNK_ELEMENTS", 50 * 700)  # the last chunk is short
     monkeypatch.setattr("vocagno.models.head.LEAST_ROWS", 1)
-    found = confidence_of_states(states, head, labels, num_tokens=9_999)
+    stats = confidence_of_states(states, head, labels, num_tokens=9_999)
     logits = head.logits(states).double()
     p = logits.softmax(1)
-    assert found.wanted == 9_999
-    assert found.tokens == 3000
-    assert found.loss == pytest.approx(float(-p.gather(1, labels[:, None]).log().mean()), abs=1e-5)
-    assert found.entropy == pytest.approx(float(-(p * p.log()).sum(1).mean()), abs=1e-5)
-    assert found.best_guess_right == pytest.approx(
+    assert stats.wanted == 9_999
+    assert stats.tokens == 3000
+    assert stats.loss == pytest.approx(float(-p.gather(1, labels[:, None]).log().mean()), abs=1e-5)
+    assert stats.entropy == pytest.approx(float(-(p * p.log()).sum(1).mean()), abs=1e-5)
+    assert stats.best_guess_right == pytest.approx(
         float((p.argmax(1) == labels).float().mean()), abs=1e-6
     )
-    assert found.best_guess_probability == pytest.approx(float(p.amax(1).mean()), abs=1e-5)
+    assert stats.best_guess_probability == pytest.approx(float(p.amax(1).mean()), abs=1e-5)
     # Within a seed's chance of the one that the labels were drawn with.
-    assert 1 / found.temperature == pytest.approx(scale, rel=0.1)
-    around = found.temperature * torch.linspace(0.8, 1.25, 61, dtype=torch.float64)
+    assert 1 / stats.temperature == pytest.approx(scale, rel=0.1)
+    around = stats.temperature * torch.linspace(0.8, 1.25, 61, dtype=torch.float64)
     losses = [
         float(torch.nn.functional.cross_entropy(logits / temperature, labels))
         for temperature in around
     ]
-    assert found.tempered_loss <= min(losses) + 1e-5
-    at_it = torch.nn.functional.cross_entropy(logits / found.temperature, labels)
-    assert found.tempered_loss == pytest.approx(float(at_it), abs=1e-5)
+    assert stats.tempered_loss <= min(losses) + 1e-5
+    at_it = torch.nn.functional.cross_entropy(logits / stats.temperature, labels)
+    assert stats.tempered_loss == pytest.approx(float(at_it), abs=1e-5)
 
 
 def test_temperatures_stay_within_their_bounds():
@@ -119,8 +119,7 @@ def test_answers_at_checkpoints(run_of_six_steps, monkeypatch):
     monkeypatch.setattr(confidence, "exact_answer_accuracy", share)
     questions = run_of_six_steps.parent / "q.jsonl"
     questions.write_text('{"question": "1 + 1", "answer": "2"}\n')
-    found = answers_at_checkpoints(run_of_six_steps, questions, [2, 6])
-    assert found == {2: 0.1, 6: 0.2}
+    assert answers_at_checkpoints(run_of_six_steps, questions, [2, 6]) == {2: 0.1, 6: 0.2}
     from safetensors.torch import load_file
 
     final = load_file(run_of_six_steps / "final" / "model.safetensors")["lm_head.weight"]

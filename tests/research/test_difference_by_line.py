@@ -15,8 +15,8 @@ def test_a_difference_on_noisy_lines_is_found_there(tmp_path, tokenizers, monkey
     folders = [tmp_path / name for name in ("teacher", "a", "b")]
     for folder, on_junk in zip(folders, (6.0, 5.0, 5.5), strict=True):
         write_line_losses(folder, tokenizers["byte-level"], TEXTS, on_junk=on_junk)
-    found = bands(TEXTS, folders, 2.0)
-    share, part = found.pop("noise")
+    shares_and_parts = bands(TEXTS, folders, 2.0)
+    share, part = shares_and_parts.pop("noise")
     lines = [line for text in TEXTS for line in text.encode().splitlines(keepends=True)]
     junk = sum(len(line) for line in lines if line[:1] == b"#")
     tokens = TokenSpans(tokenizers["byte-level"]).encode(TEXTS)
@@ -24,8 +24,8 @@ def test_a_difference_on_noisy_lines_is_found_there(tmp_path, tokenizers, monkey
     first_of_junk = 1  # the document that begins with junk has no loss there
     assert part == pytest.approx(0.5 * (junk - first_of_junk) / num_tokens, rel=2e-3)
     assert 0 < share < 1
-    assert share + sum(share for share, _ in found.values()) == pytest.approx(1)
-    assert {part for _, part in found.values()} == {0}
+    assert share + sum(share for share, _ in shares_and_parts.values()) == pytest.approx(1)
+    assert {part for _, part in shares_and_parts.values()} == {0}
     text = write_corpus(tmp_path / "t.jsonl", TEXTS)
     monkeypatch.setattr("sys.argv", ["x", str(text), *map(str, folders)])
     main()

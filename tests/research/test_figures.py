@@ -36,8 +36,8 @@ def aligned(spans, text="José has 17 − 4."):
     ],
 )
 def test_characters_stand_side_by_side(text, edges, starts):
-    found = side_by_side(glyphs(text), edges)
-    assert (found.before, found.width) == (starts, max(starts.values()))
+    columns = side_by_side(glyphs(text), edges)
+    assert (columns.before, columns.width) == (starts, max(starts.values()))
 
 
 def test_lanes_stack_what_overlaps():
@@ -47,29 +47,29 @@ def test_lanes_stack_what_overlaps():
 
 def test_bars_are_shares(spans):
     teachers = {"other": spans["byte-level"], "same$": spans["llama"]}
-    found = {n: vocabulary_overlap(spans["llama"], one) for n, one in teachers.items()}
-    (panel,) = draw_vocabulary_overlap("llama", found).axes
+    overlaps = {n: vocabulary_overlap(spans["llama"], teacher) for n, teacher in teachers.items()}
+    (panel,) = draw_vocabulary_overlap("llama", overlaps).axes
     widths = [[bar.get_width() for bar in bars] for bars in panel.containers]
     shares = ("string_share", "teacher_byte_share", "student_byte_share")
-    assert widths == [[getattr(one, share) for one in found.values()] for share in shares]
+    assert widths == [[getattr(overlap, name) for overlap in overlaps.values()] for name in shares]
     assert widths[0][1] == 1
     assert [label.get_text() for label in panel.get_yticklabels()] == ["other", r"same\$"]
 
 
 def test_boxes_and_lines_are_tokens_and_links(spans):
-    found = aligned(spans)
-    (axes,) = draw_tokens(found).axes
-    sides = [side for one in found for side in (one.student, one.teacher)]
+    pairs = aligned(spans)
+    (axes,) = draw_tokens(pairs).axes
+    sides = [side for pair in pairs for side in (pair.student, pair.teacher)]
     with_text = [int((side.spans[:, 0] < side.spans[:, 1]).sum()) for side in sides]
     assert len(axes.patches) == len(axes.texts) == sum(with_text)
-    linked = sum(int((one.mapping[:, 1] - one.mapping[:, 0]).sum()) for one in found)
+    linked = sum(int((pair.mapping[:, 1] - pair.mapping[:, 0]).sum()) for pair in pairs)
     assert len(axes.lines) == linked
     names = [label.get_text().splitlines() for label in axes.get_yticklabels()]
     assert [name for name, _ in names] == [" _s", r"b\$", " _s", "w", " _s", "same"]
     for (_, counted), side, drawn in zip(names, sides, with_text, strict=True):
         empty = len(side.ids) - drawn
-        more = f", {empty} without text" if empty else ""
-        assert counted == f"{len(side.ids)} tokens{more}"
+        suffix = f", {empty} without text" if empty else ""
+        assert counted == f"{len(side.ids)} tokens{suffix}"
     for line in axes.lines:
         (x, other), (upper, lower) = line.get_data()
         assert 0 < x < axes.get_xlim()[1] > other > 0
@@ -92,8 +92,8 @@ def test_labels_from_left_to_right_are_the_text(spans):
 def test_parts_of_a_character_that_share_a_span_are_stacked(spans, monkeypatch):
     teacher = spans["byte-level"]
     monkeypatch.setattr(teacher, "_table", Unproving(teacher._table))
-    found = align_teachers(("s", spans["llama"]), {"t": teacher}, "a Ψ b")
-    boxes = draw_tokens(found).axes[0].patches
+    pairs = align_teachers(("s", spans["llama"]), {"t": teacher}, "a Ψ b")
+    boxes = draw_tokens(pairs).axes[0].patches
     places = {(round(box.get_x(), 3), round(box.get_y(), 3)) for box in boxes}
     assert len(places) == len(boxes)
     assert len({y for _, y in places}) > 2
@@ -106,15 +106,15 @@ def test_characters_that_are_cut_take_more_columns(spans):
 
 
 def test_each_panel_shows_the_shares_of_the_levels(spans):
-    found = [
+    overlaps = [
         granularity(spans["llama"], spans[teacher], [TEXTS], seq_len=8)
         for teacher in ("byte-level", "llama")
     ]
-    figure = draw_granularity(found)
+    figure = draw_granularity(overlaps)
     for panel, share in zip(figure.axes, ("iou", "ios"), strict=True):
         chunks = panel.lines[0]
         assert chunks.get_xdata().tolist() == [0, 1, 2, 3]
-        values = [getattr(level, share) for level in found[0].levels]
+        values = [getattr(level, share) for level in overlaps[0].levels]
         assert [*chunks.get_ydata(), *panel.lines[1].get_ydata()] == values
         names = [label.get_text() for label in panel.get_xticklabels()]
         assert names == ["1", "2", "4", "8", "token"]

@@ -36,13 +36,13 @@ def characters_of(text):
 
 def stream(tokenizer, texts):
     """The characters of each token, as sets, of all texts in a row."""
-    found, before = [], 0
+    character_sets, before = [], 0
     for text in texts:
         of_byte = characters_of(text)
         for start, end in tokenizer.encode([text]).spans:
-            found.append({before + of_byte[byte] for byte in range(start, end)})
+            character_sets.append({before + of_byte[byte] for byte in range(start, end)})
         before += len(text)
-    return found
+    return character_sets
 
 
 def extent(tokens):
@@ -55,20 +55,20 @@ def expected_shares(student, teacher, seq_len, chunks):
     """IoU and IoS of each chunk with text; of each token if `chunks` is None."""
     shares = []
     for start in range(0, len(student) - seq_len + 1, seq_len):
-        own = student[start : start + seq_len]
-        text = extent(own)
+        seq = student[start : start + seq_len]
+        text = extent(seq)
         hit = [i for i, token in enumerate(teacher) if token & text]
         other = teacher[hit[0] : hit[-1] + 1] if hit else []
         if chunks is None:
-            met = [[i for i, token in enumerate(other) if token & mine] for mine in own]
+            met = [[i for i, token in enumerate(other) if token & chars] for chars in seq]
             pairs = [
-                (mine, set().union(*other[rows[0] : rows[-1] + 1]) if rows else set())
-                for mine, rows in zip(own, met, strict=True)
+                (chars, set().union(*other[rows[0] : rows[-1] + 1]) if rows else set())
+                for chars, rows in zip(seq, met, strict=True)
             ]
         else:
-            cuts = [[i * len(side) // chunks for i in range(chunks + 1)] for side in (own, other)]
+            cuts = [[i * len(side) // chunks for i in range(chunks + 1)] for side in (seq, other)]
             pairs = [
-                (extent(own[a:b]), extent(other[c:d]))
+                (extent(seq[a:b]), extent(other[c:d]))
                 for a, b, c, d in zip(cuts[0], cuts[0][1:], cuts[1], cuts[1][1:], strict=False)
             ]
         shares += [(len(s & t) / len(s | t), len(s & t) / len(s)) for s, t in pairs if s]
@@ -91,15 +91,15 @@ def test_shares_are_those_of_sets_of_characters(spans, student, teacher, texts, 
         with pytest.raises(InputError, match="not even one sequence"):
             granularity(student, teacher, batches, seq_len=seq_len)
         return
-    found = granularity(student, teacher, batches, seq_len=seq_len)
-    assert found.sequences == len(left) // seq_len
-    assert found.student_tokens + found.left_out_tokens == len(left)
-    assert found.documents == len(texts)
-    assert [level.chunks for level in found.levels] == [
+    overlap = granularity(student, teacher, batches, seq_len=seq_len)
+    assert overlap.sequences == len(left) // seq_len
+    assert overlap.student_tokens + overlap.left_out_tokens == len(left)
+    assert overlap.documents == len(texts)
+    assert [level.chunks for level in overlap.levels] == [
         *(count for count in CHUNKS if count <= seq_len),
         None,
     ]
-    for level in found.levels:
+    for level in overlap.levels:
         shares = expected_shares(left, right, seq_len, level.chunks)
         assert level.counted == len(shares)
         means = shares.mean(axis=0) if len(shares) else (0, 0)
@@ -109,28 +109,28 @@ def test_shares_are_those_of_sets_of_characters(spans, student, teacher, texts, 
 def test_spans_in_characters(spans):
     texts = ["a😊é", "", "é x"]
     tokens = spans["byte-level"].encode(texts)
-    found = in_characters(tokens, texts)
+    character_spans = in_characters(tokens, texts)
     expected = [
         [min(characters), max(characters) + 1] for characters in stream(spans["byte-level"], texts)
     ]
-    assert found.tolist() == expected
-    assert found.tolist().count([1, 2]) > 1  # the parts of the emoji share it
+    assert character_spans.tolist() == expected
+    assert character_spans.tolist().count([1, 2]) > 1  # the parts of the emoji share it
     llama = in_characters(spans["llama"].encode(["∑"]), ["∑"])
     assert llama.tolist() == [[0, 0], [0, 1], [0, 1], [0, 1]]  # the lone dummy prefix stays empty
 
 
 def test_the_same_tokenizer_shares_everything(spans):
-    found = granularity(spans["llama"], spans["llama"], [TEXTS], seq_len=100)
-    assert {(level.iou, level.ios) for level in found.levels} == {(1.0, 1.0)}
-    assert [level.counted // found.sequences for level in found.levels] == [*CHUNKS[:7], 100]
-    assert found.teacher_tokens == found.student_tokens
+    overlap = granularity(spans["llama"], spans["llama"], [TEXTS], seq_len=100)
+    assert {(level.iou, level.ios) for level in overlap.levels} == {(1.0, 1.0)}
+    assert [level.counted // overlap.sequences for level in overlap.levels] == [*CHUNKS[:7], 100]
+    assert overlap.teacher_tokens == overlap.student_tokens
 
 
 def test_the_levels_as_csv(spans, tmp_path):
-    found = granularity(spans["llama"], spans["byte-level"], [TEXTS], seq_len=4)
-    write_csv(tmp_path / "g.csv", [found])
+    overlap = granularity(spans["llama"], spans["byte-level"], [TEXTS], seq_len=4)
+    write_csv(tmp_path / "g.csv", [overlap])
     with (tmp_path / "g.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["chunks"] for row in rows] == ["1", "2", "4", "token"]
-    assert float(rows[1]["iou"]) == pytest.approx(found.levels[1].iou, abs=1e-6)
-    assert json.loads(json.dumps(asdict(found)))["levels"][3]["chunks"] is None
+    assert float(rows[1]["iou"]) == pytest.approx(overlap.levels[1].iou, abs=1e-6)
+    assert json.loads(json.dumps(asdict(overlap)))["levels"][3]["chunks"] is None

@@ -63,7 +63,7 @@ def train(tmp_path, config):
 
 def expected_noise(rows, documents):
     """Of the predicted tokens of all rows, those that share a byte with noise: by loops."""
-    found = []
+    flags = []
     for row in rows:
         tokens = []
         for document, count in zip(row.documents, row.num_tokens, strict=True):
@@ -73,8 +73,8 @@ def expected_noise(rows, documents):
             first = len(tokens)
             for start, stop in row.spans[first : first + count]:
                 tokens.append(any(is_noise[start:stop]))
-        found += tokens[1:]  # the first token of a row is not predicted
-    return found
+        flags += tokens[1:]  # the first token of a row is not predicted
+    return flags
 
 
 @pytest.mark.slow
@@ -111,10 +111,10 @@ def test_random_scores_keep_the_share(tmp_path, corpus, train, share):
     text = " ".join(f"word{number} is {number % 7}" for number in range(1500))
     corpus.write_text(json.dumps({"text": text}) + "\n" + json.dumps({"text": text[5:]}) + "\n")
     write_random(corpus, tmp_path / "known", share, seed=3)
-    found = noise_kept(train(), 10_000)
-    assert found["noise_tokens"] == 0
-    assert found["weight_of_noise"] is None
-    assert found["weight_of_others"] == pytest.approx(share, abs=0.02)
+    stats = noise_kept(train(), 10_000)
+    assert stats["noise_tokens"] == 0
+    assert stats["weight_of_noise"] is None
+    assert stats["weight_of_others"] == pytest.approx(share, abs=0.02)
 
 
 def test_a_text_is_split_into_kept_and_dropped_spans():
@@ -140,11 +140,11 @@ def test_ranges_out_of_order_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_runs_without_a_choice_train_on_noise(train):
-    found = noise_kept(train(method="cpt", top_fraction=0.4, max_threshold=None), 3)
-    assert found["rows"] == 3
-    assert found["weight_of_noise"] == found["weight_of_others"] == 1.0
-    share = found["noise_tokens"] / (found["noise_tokens"] + found["other_tokens"])
-    assert found["noise_in_weight"] == pytest.approx(share, abs=1e-4)
+    stats = noise_kept(train(method="cpt", top_fraction=0.4, max_threshold=None), 3)
+    assert stats["rows"] == 3
+    assert stats["weight_of_noise"] == stats["weight_of_others"] == 1.0
+    share = stats["noise_tokens"] / (stats["noise_tokens"] + stats["other_tokens"])
+    assert stats["noise_in_weight"] == pytest.approx(share, abs=1e-4)
 
 
 def test_each_part_of_a_study_has_its_documents_clean_and_with_each_noise(tmp_path, monkeypatch):

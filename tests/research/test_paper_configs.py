@@ -48,9 +48,9 @@ def test_the_files_are_what_the_facts_say(tmp_path):
     (folder / "more.yaml").touch()
     changed = folder / "lambda-0.5.yaml"
     changed.write_text(changed.read_text(encoding="utf-8").replace("0.95", "0.99"), "utf-8")
-    status, said = make(folder, "--check")
+    status, stderr = make(folder, "--check")
     assert status == 1
-    assert said.splitlines() == [
+    assert stderr.splitlines() == [
         "more.yaml: follows from no fact",
         "rho-1.yaml: missing",
         "lambda-0.5.yaml: differs from the facts",
@@ -71,9 +71,9 @@ def test_facts_that_are_not_whole_are_refused(tmp_path, before, after, words):
     text = (FOLDER / "facts.yaml").read_text(encoding="utf-8")
     assert before in text
     (tmp_path / "facts.yaml").write_text(text.replace(before, after, 1), encoding="utf-8")
-    status, said = make(tmp_path)
+    status, stderr = make(tmp_path)
     assert status == 1
-    assert re.search(rf"facts\.yaml, .*{words}", said)
+    assert re.search(rf"facts\.yaml, .*{words}", stderr)
     assert not list(tmp_path.glob("*-*.yaml"))
 
 
@@ -112,7 +112,7 @@ def test_the_papers_words_are_its_words():
     facts = [fact for layer in FACTS["layers"].values() for fact in layer.values()]
     words = {fact["words"] for fact in facts if "words" in fact and fact["where"][:2] != "Eq"}
     assert len(words) > 25
-    assert [said for said in words if _plain(said) not in text] == []
+    assert [quote for quote in words if _plain(quote) not in text] == []
 
 
 def _plain(text):
@@ -127,7 +127,7 @@ def parse():
     pytest.importorskip("accelerate", reason="training needs vocagno[train]")
     from vocagno.training.configuration import parse
 
-    return lambda name, *more: parse(["--config", str(FOLDER / f"{name}.yaml"), *more])
+    return lambda name, *arguments: parse(["--config", str(FOLDER / f"{name}.yaml"), *arguments])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -220,7 +220,7 @@ def covering():
     """Files that have every layer between them, taken from the one that adds most."""
     left = {layer for file in FACTS["files"].values() for layer in file["of"]}
     while left:
-        name = max(NAMES, key=lambda one: len(left.intersection(FACTS["files"][one]["of"])))
+        name = max(NAMES, key=lambda stem: len(left.intersection(FACTS["files"][stem]["of"])))
         left.difference_update(FACTS["files"][name]["of"])
         yield name
 

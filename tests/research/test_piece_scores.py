@@ -31,7 +31,7 @@ def test_each_loss_is_that_of_the_student_s_piece(
     losses = [{} for _ in documents]
     for number in range(len(rows)):
         row = rows[number]
-        for document, (own, piece, first_byte) in zip(row.documents, pieces(row), strict=True):
+        for document, (offsets, piece, first_byte) in zip(row.documents, pieces(row), strict=True):
             tokens = spans.encode([piece])
             if len(tokens.ids) > 1:
                 ids = torch.from_numpy(tokens.ids.astype(np.int64))[None]
@@ -41,7 +41,7 @@ def test_each_loss_is_that_of_the_student_s_piece(
                 of_piece = {
                     (start + first_byte, end + first_byte): loss
                     for (start, end), loss in zip(tokens.spans[1:].tolist(), nll, strict=True)
-                    if end + first_byte <= own[:, 1].max()
+                    if end + first_byte <= offsets[:, 1].max()
                 }
                 losses[document] = of_piece | losses[document]  # learnt in the first row of both
     compared = 0

@@ -18,35 +18,35 @@ def sides(tokenizers):
 
 def test_the_overlaps_as_csv(sides, tmp_path):
     student, teachers = sides
-    found = {name: vocabulary_overlap(student, one) for name, one in teachers.items()}
-    write_overlaps(tmp_path / "o.csv", "llama", found)
+    overlaps = {name: vocabulary_overlap(student, teacher) for name, teacher in teachers.items()}
+    write_overlaps(tmp_path / "o.csv", "llama", overlaps)
     with (tmp_path / "o.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     cells = [(row["student"], row["teacher"], float(row["string_share"])) for row in rows]
-    assert cells == [("llama", name, one.string_share) for name, one in found.items()]
+    assert cells == [("llama", name, overlap.string_share) for name, overlap in overlaps.items()]
 
 
 def test_the_mapping_as_csv(sides, tmp_path):
     student, teachers = sides
-    found = align_teachers(("_s", student), teachers, "José has 17 − 4.")
-    write_aligned(tmp_path / "t.csv", found)
+    pairs = align_teachers(("_s", student), teachers, "José has 17 − 4.")
+    write_aligned(tmp_path / "t.csv", pairs)
     with (tmp_path / "t.csv").open(newline="", encoding="utf-8") as file:
         header, *rows = csv.reader(file)
     assert header == list(COLUMNS)
-    assert len(rows) == sum(len(one.mapping) for one in found)
+    assert len(rows) == sum(len(pair.mapping) for pair in pairs)
     at = iter(rows)
-    for one in found:
-        for row, (first, stop) in enumerate(one.mapping.tolist()):
+    for pair in pairs:
+        for row, (first, stop) in enumerate(pair.mapping.tolist()):
             cells = dict(zip(header, next(at), strict=True))
-            assert (cells["student"], cells["teacher"]) == ("_s", one.teacher.tokenizer)
-            assert cells["token"] == one.student.tokens[row]
-            assert [int(cells["start"]), int(cells["end"])] == one.student.spans[row].tolist()
+            assert (cells["student"], cells["teacher"]) == ("_s", pair.teacher.tokenizer)
+            assert cells["token"] == pair.student.tokens[row]
+            assert [int(cells["start"]), int(cells["end"])] == pair.student.spans[row].tolist()
             mapped = [cells[name] for name in ("first", "stop", "teacher_tokens")]
             if first < 0:
                 assert [cells["link"], *mapped] == ["unmapped", "", "", ""]
             else:
                 assert mapped[:2] == [str(first), str(stop)]
-                assert json.loads(mapped[2]) == one.teacher.tokens[first:stop]
+                assert json.loads(mapped[2]) == pair.teacher.tokens[first:stop]
 
 
 @pytest.mark.slow
@@ -62,11 +62,11 @@ def test_figure_2_of_the_paper():
     """ "Probability, Uncertainty" in 4, 8, 6 and 7 tokens."""
     names = ("qwen2.5", "mistral-v0.1", "deepseek-llm")
     student = "tinyllama", real("tinyllama")
-    found = align_teachers(student, {n: real(n) for n in names}, "Probability, Uncertainty")
-    assert [*(len(one.teacher.ids) for one in found), len(found[0].student.ids)] == [4, 8, 6, 7]
-    assert [one.mapping.tolist() for one in found] == [
+    pairs = align_teachers(student, {n: real(n) for n in names}, "Probability, Uncertainty")
+    assert [*(len(pair.teacher.ids) for pair in pairs), len(pairs[0].student.ids)] == [4, 8, 6, 7]
+    assert [pair.mapping.tolist() for pair in pairs] == [
         [[0, 1], [0, 1], [0, 1], [1, 2], [2, 3], [2, 4], [3, 4]],
         [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 7], [7, 8]],
         [[0, 1], [0, 1], [1, 2], [2, 3], [3, 4], [3, 5], [5, 6]],
     ]
-    assert all(one.coverage == 1 for one in found)
+    assert all(pair.coverage == 1 for pair in pairs)

@@ -52,8 +52,8 @@ def test_training_ends_with_a_study_that_is_killed(tmp_path, plan_file):
 def test_a_run_that_another_process_trains_is_waited_for(tmp_path, plan_file, trained, capsys):
     plan, out = read_plan(plan_file(seeds=[0])), tmp_path / "study"
     (out / "runs" / "cpt-0").mkdir(parents=True)
-    found = []
-    study = threading.Thread(target=lambda: found.extend(carry_out(plan, out, {}, show=False)))
+    runs = []
+    study = threading.Thread(target=lambda: runs.extend(carry_out(plan, out, {}, show=False)))
     with FileLock(out / "runs" / "cpt-0" / ".lock"):
         study.start()
         until(lambda: (out / ".locks" / "cpt-0").is_file() and is_locked("cpt-0", out))
@@ -62,7 +62,7 @@ def test_a_run_that_another_process_trains_is_waited_for(tmp_path, plan_file, tr
         assert trained == []
     study.join(timeout=60)
     assert trained == ["cpt-0", "top-20-0"]
-    assert [run.cpu_seconds for run in found] == [10.0, 11.0]
+    assert [run.cpu_seconds for run in runs] == [10.0, 11.0]
     words = f"cpt-0: waiting for another process, which is training in {out / 'runs' / 'cpt-0'}\n"
     assert words in capsys.readouterr().err
 

@@ -160,10 +160,10 @@ def tiny_config(architecture: str, **options: Any) -> Any:
     return kind(**_merged(_shrunk(kind()), {**SPECIAL.get(architecture, {}), **options}))
 
 
-def _merged(options: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
-    """The others win; those of parts are merged."""
+def _merged(options: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """The overrides win; those of parts are merged."""
     merged = dict(options)
-    for name, value in others.items():
+    for name, value in overrides.items():
         inside = name.endswith("_config") and isinstance(merged.get(name), dict)
         merged[name] = {**merged[name], **value} if inside else value
     return merged

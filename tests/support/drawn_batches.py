@@ -56,11 +56,11 @@ def dense_losses(hidden, head, labels):
     return flat.view(labels.shape)
 
 
-def check_close(ours, expected, tolerance=1e-5):
-    for mine, theirs in zip(ours, expected, strict=True):
-        assert mine.grad.dtype == mine.dtype
-        assert theirs.grad.norm() > 0
-        difference = (mine.grad.double() - theirs.grad.double()).norm() / theirs.grad.norm()
+def check_close(leaves, expected, tolerance=1e-5):
+    for leaf, reference in zip(leaves, expected, strict=True):
+        assert leaf.grad.dtype == leaf.dtype
+        assert reference.grad.norm() > 0
+        difference = (leaf.grad.double() - reference.grad.double()).norm() / reference.grad.norm()
         assert difference <= tolerance
 
 
@@ -70,7 +70,7 @@ def states(shape=(ROWS, LENGTH)):
 
 
 def with_gradients(hidden, head):
-    """Copies that take gradients, and a function that returns them."""
+    """Returns copies that take gradients, and the list of those tensors."""
     hidden = hidden.clone().requires_grad_()
     weight = head.weight_VH.clone().requires_grad_()
     bias = None if head.bias_V is None else head.bias_V.clone().requires_grad_()

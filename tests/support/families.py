@@ -174,8 +174,7 @@ def contracting(tokenizer):
 
     copy = Tokenizer.from_str(tokenizer.to_str())
     parts = [normalizers.Replace(text, character) for text, character in CONTRACTIONS]
-    own = [tokenizer.normalizer] if tokenizer.normalizer else []
-    copy.normalizer = normalizers.Sequence([*parts, *own])
+    copy.normalizer = normalizers.Sequence([*parts, *filter(None, [tokenizer.normalizer])])
     return copy
 
 
@@ -220,8 +219,8 @@ def without_unknown_token(*missing):
 
     from vocagno.tokens.tokenizer_checks import HARD_PROBES, PLAIN_PROBES
 
-    known = {*"".join([*PLAIN_PROBES, *HARD_PROBES, *TEXTS, "☃♞"]), *map(chr, range(32, 127))}
-    pieces = [(one, -5.0) for one in sorted(known - {*missing})]
+    characters = {*"".join([*PLAIN_PROBES, *HARD_PROBES, *TEXTS, "☃♞"]), *map(chr, range(32, 127))}
+    pieces = [(character, -5.0) for character in sorted(characters - {*missing})]
     tokenizer = Tokenizer(models.Unigram([*pieces, ("the", -4.0), ("er", -4.0)]))
     tokenizer.add_special_tokens(["</s>"])
     return tokenizer

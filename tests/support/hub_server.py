@@ -56,19 +56,19 @@ class _Handler(JsonHandler):
             hub.dies_at = ""  # every other path, too
             self.close_connection = True
             return
-        status, found = 404, {"error": "not found"}
-        wanted = next((code for part, code in hub.statuses.items() if part in path), None)
-        if wanted is not None:
-            status, found = wanted, {"error": f"status {wanted} was asked for"}
+        status, answer = 404, {"error": "not found"}
+        forced_status = next((code for part, code in hub.statuses.items() if part in path), None)
+        if forced_status is not None:
+            status, answer = forced_status, {"error": f"status {forced_status} was asked for"}
         elif self.headers.get("Authorization") != f"Bearer {TOKEN}":
-            status, found = 401, {"error": "Invalid username or password."}
+            status, answer = 401, {"error": "Invalid username or password."}
         elif path == "/api/validate-yaml":
-            status, found = 200, {"errors": [], "warnings": []}
+            status, answer = 200, {"errors": [], "warnings": []}
         elif path == "/api/repos/create":
-            status, found = self._create(json.loads(body))
+            status, answer = self._create(json.loads(body))
         else:
-            status, found = self._of_repository(path, body)
-        self.answer(status, found)
+            status, answer = self._of_repository(path, body)
+        self.answer(status, answer)
 
     def _create(self, asked):
         kind = asked.get("type", "model")
@@ -91,9 +91,9 @@ class _Handler(JsonHandler):
         files = self.state.files.setdefault(repository, {})
         match rest:
             case ["preupload", "main"]:
-                wanted = json.loads(body)["files"]
+                entries = json.loads(body)["files"]
                 mode = {"uploadMode": "regular", "shouldIgnore": False, "oid": None}
-                return 200, {"files": [{"path": one["path"], **mode} for one in wanted]}
+                return 200, {"files": [{"path": entry["path"], **mode} for entry in entries]}
             case ["commit", "main"]:
                 for line in map(json.loads, body.splitlines()):
                     if line["key"] == "file":

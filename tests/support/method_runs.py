@@ -23,9 +23,9 @@ CPU = torch.device("cpu")
 
 def distance(first, second):
     """The largest difference of two weights."""
-    one, other = final_weights(first), final_weights(second)
-    assert one.keys() == other.keys()
-    return max(float((one[name] - other[name]).abs().max()) for name in one)
+    weights, other = final_weights(first), final_weights(second)
+    assert weights.keys() == other.keys()
+    return max(float((weights[name] - other[name]).abs().max()) for name in weights)
 
 
 def prepared(tmp_path, tokenizer_files, documents=DOCUMENTS):

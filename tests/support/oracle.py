@@ -46,8 +46,8 @@ def reduce(losses, mapping, how):
     """One number for each range; losses that are not finite do not exist."""
     result = []
     for first, stop in mapping:
-        found = [x for x in losses[first:stop] if np.isfinite(x)] if first >= 0 else []
-        result.append(getattr(np, how)(np.array(found, np.float64)) if found else np.nan)
+        finite = [x for x in losses[first:stop] if np.isfinite(x)] if first >= 0 else []
+        result.append(getattr(np, how)(np.array(finite, np.float64)) if finite else np.nan)
     return np.array(result, np.float64).astype(np.float32)
 
 
@@ -70,11 +70,11 @@ def overlap(student, teacher, mapping):
     """IoU and IoS of each student token with its range, from sets of bytes."""
     result = []
     for (start, end), (first, stop) in zip(student, mapping, strict=True):
-        own = set(range(start, end))
+        token = set(range(start, end))
         rows = teacher[first:stop] if first >= 0 else []
         other = {byte for begin, last in rows for byte in range(begin, last)}
-        both = len(own & other)
-        result.append((both / len(own | other), both / len(own)) if own else (np.nan, np.nan))
+        both = len(token & other)
+        result.append((both / len(token | other), both / len(token)) if token else (np.nan, np.nan))
     return np.array(result, np.float64).reshape(-1, 2).T
 
 
@@ -83,15 +83,15 @@ def groups(student, teacher):
     tokens = [tuple(span) for side in (student, teacher) for span in side if span[0] < span[1]]
     ends = sorted({end for _, end in tokens})
     cuts = [end for end in ends if not any(start < end < last for start, last in tokens)]
-    found = []
+    ranges = []
     for before, cut in zip([-np.inf, *cuts], cuts, strict=False):
         sides = [
             [row for row, (a, b) in enumerate(side) if a < b and before <= a and b <= cut]
             for side in (student, teacher)
         ]
         if all(sides):
-            found.append([(rows[0], rows[-1] + 1) for rows in sides])
-    return np.array(found, np.int32).reshape(-1, 2, 2).swapaxes(0, 1)
+            ranges.append([(rows[0], rows[-1] + 1) for rows in sides])
+    return np.array(ranges, np.int32).reshape(-1, 2, 2).swapaxes(0, 1)
 
 
 def starts(student, teacher):
@@ -107,8 +107,8 @@ def starts(student, teacher):
             start: row for (row, start, _), end in zip(filled, reached, strict=True) if end <= start
         }
 
-    own, other = places(student), places(teacher)
-    rows = {row: other[start] for start, row in own.items() if start in other}
+    student_row, teacher_row = places(student), places(teacher)
+    rows = {row: teacher_row[start] for start, row in student_row.items() if start in teacher_row}
     return np.array([rows.get(row, -1) for row in range(len(student))], np.int32)
 
 
@@ -119,8 +119,8 @@ def weights(student_nll, teacher_loss, valid, top_fraction, unmapped, teacher_me
     teacher = list(teacher_loss)
     competing = [i for i in range(n) if scored[i]]
     if unmapped == "mean":
-        known = [teacher_loss[i] for i in competing]
-        mean = np.float32(sum(map(float, known)) / len(known)) if known else 0.0
+        losses = [teacher_loss[i] for i in competing]
+        mean = np.float32(sum(map(float, losses)) / len(losses)) if losses else 0.0
         mean = mean if teacher_mean is None else np.float32(teacher_mean)
         teacher = [teacher[i] if scored[i] else mean for i in range(n)]
         competing = [i for i in range(n) if valid[i]]
@@ -139,11 +139,11 @@ def weights_of_units(nll, teacher, labels, groups, lines, sizes, of_groups, conf
     """
     n = len(nll)
     grouped = [[k for k in range(n) if groups[k] == groups[i] >= 0] or [i] for i in range(n)]
-    own = grouped if config.unit == "group" else [[i] for i in range(n)]
+    units = grouped if config.unit == "group" else [[i] for i in range(n)]
     heard = teacher if config.unit == "group" else of_groups
     is_heard = [labels[i] != -100 and isfinite(heard[i]) for i in range(n)]
     competes = [labels[i] != -100 and isfinite(teacher[i]) for i in range(n)]
-    excess = [fsum(nll[k] for k in own[i]) / len(own[i]) - teacher[i] for i in range(n)]
+    excess = [fsum(nll[k] for k in units[i]) / len(units[i]) - teacher[i] for i in range(n)]
     threshold = inf if config.max_threshold is None else config.max_threshold
     if config.ignores_excess:
         threshold = -inf

@@ -13,13 +13,13 @@ def check_side(spans, tokens, texts):
     added = spans._vocabulary.roles > 0
     for index, text in enumerate(texts):
         rows = tokens.text(index)
-        found, ids = tokens.spans[rows], tokens.ids[rows]
-        filled = found[:, 0] < found[:, 1]
+        text_spans, ids = tokens.spans[rows], tokens.ids[rows]
+        filled = text_spans[:, 0] < text_spans[:, 1]
         if not filled.any():
             continue
-        assert (np.diff(found[filled], axis=0) >= 0).all(), (spans.name, text)
-        reach = np.maximum.accumulate(np.append(0, found[filled, 1]))
-        assert (found[filled, 0] <= reach[:-1]).all(), (spans.name, text)  # no gap
+        assert (np.diff(text_spans[filled], axis=0) >= 0).all(), (spans.name, text)
+        reach = np.maximum.accumulate(np.append(0, text_spans[filled, 1]))
+        assert (text_spans[filled, 0] <= reach[:-1]).all(), (spans.name, text)  # no gap
         assert reach[-1] == len(text.encode()), (spans.name, text)
         for row in np.flatnonzero(~filled):
             starts_segment = row == 0 or added[ids[row - 1]]

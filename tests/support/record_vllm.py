@@ -32,7 +32,7 @@ def windows(spans):
     """Prose, formulas, and bytes of characters that no token has whole."""
     texts = [TEXTS[0], TEXTS[1][:40], "∑ x² 😊", TEXTS[5][:30]]
     ids = [spans.encode([text]).ids.astype(np.int64) for text in texts]
-    return [Window(one[:40], 1 + 3 * (number % 2)) for number, one in enumerate(ids)]
+    return [Window(text_ids[:40], 1 + 3 * (number % 2)) for number, text_ids in enumerate(ids)]
 
 
 def main():
@@ -41,21 +41,21 @@ def main():
         spans = TokenSpans(model)
         config = TeacherConfig(model=str(model), context=MAX_MODEL_LEN - 2)
         asked = windows(spans)
-        ours = dict(load_scorer(config, spans, torch.device("cpu")).score(asked))
+        losses = dict(load_scorer(config, spans, torch.device("cpu")).score(asked))
         log = Path(folder) / "log"
         with VllmServer(model, log, max_model_len=MAX_MODEL_LEN) as server:
             exchanges = recorded(server.url, asked)
-    answers = [one["answer"] for one in exchanges]
-    found = {
+    answers = [exchange["answer"] for exchange in exchanges]
+    record = {
         "server": next(filter(None, (a.get("system_fingerprint") for a in answers))),
         "context": config.context,
         "windows": [
-            {"ids": w.ids.tolist(), "asked_from": w.asked_from, "losses": ours[n].tolist()}
+            {"ids": w.ids.tolist(), "asked_from": w.asked_from, "losses": losses[n].tolist()}
             for n, w in enumerate(asked)
         ],
         "exchanges": exchanges,
     }
-    lines = json.dumps(found, ensure_ascii=False).replace(', {"method"', ',\n{"method"')
+    lines = json.dumps(record, ensure_ascii=False).replace(', {"method"', ',\n{"method"')
     PATH.write_text(lines + "\n", encoding="utf-8")
     print(f"{PATH.name}: {len(exchanges)} answers, {PATH.stat().st_size:,} bytes")
 
@@ -87,7 +87,7 @@ def recorded(url, asked):
             for ids in (np.full(MAX_MODEL_LEN, 5), np.array([5, 99_999])):  # too long; no such id
                 with suppress(ServerError):
                     list(scorer.score([Window(ids, 1)]))
-    return [one for n, one in enumerate(exchanges) if one not in exchanges[:n]]
+    return [exchange for n, exchange in enumerate(exchanges) if exchange not in exchanges[:n]]
 
 
 if __name__ == "__main__":

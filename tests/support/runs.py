@@ -162,5 +162,7 @@ def final_weights(folder):
 
 def same_weights(folder, other):
     """Whether two finished runs end in the same bits."""
-    ours, theirs = final_weights(folder), final_weights(other)
-    return ours.keys() == theirs.keys() and all(ours[name].equal(theirs[name]) for name in ours)
+    weights, other_weights = final_weights(folder), final_weights(other)
+    return weights.keys() == other_weights.keys() and all(
+        weights[name].equal(other_weights[name]) for name in weights
+    )

@@ -46,8 +46,8 @@ class S3Server:
     def objects(self, prefix):
         """The bytes of each object of a folder, by its path there, but for claims."""
         s3 = self._client("s3")
-        found = s3.list_objects_v2(Bucket=BUCKET, Prefix=f"{prefix}/").get("Contents", [])
-        names = [one["Key"] for one in found if ".locks" not in one["Key"]]
+        entries = s3.list_objects_v2(Bucket=BUCKET, Prefix=f"{prefix}/").get("Contents", [])
+        names = [entry["Key"] for entry in entries if ".locks" not in entry["Key"]]
         read = {name: s3.get_object(Bucket=BUCKET, Key=name)["Body"].read() for name in names}
         return {name.removeprefix(f"{prefix}/"): content for name, content in read.items()}
 

@@ -24,7 +24,7 @@ def log_probability(ids, place):
 
 def most_likely(ids, place, count):
     """Log-probabilities and ids at a place, not those of a real model."""
-    return [(-1.0 - one, (7 * ids[place - 1] + 11 * one) % 400) for one in range(count)]
+    return [(-1.0 - rank, (7 * ids[place - 1] + 11 * rank) % 400) for rank in range(count)]
 
 
 class State:
@@ -34,7 +34,7 @@ class State:
         self.models = [{"id": "tiny", "max_model_len": 4096, "owned_by": "vllm"}]
         self.statuses = []
         """Of the next requests, before it answers well; 0: the connection is closed."""
-        self.change = lambda found, ids: found
+        self.change = lambda logprobs, ids: logprobs
         """Of the log-probabilities of a request."""
         self.tops = most_likely
         self.ids = lambda ids: ids
@@ -47,28 +47,29 @@ class State:
 
 def reply(path, body, state):
     ids = body.get("input_ids") or body["prompt"]
-    found = state.change([log_probability(ids, place) for place in range(len(ids))], ids)
+    logprobs = state.change([log_probability(ids, place) for place in range(len(ids))], ids)
     read = state.ids(ids)
     count = body.get("prompt_logprobs", 0) or body.get("top_logprobs_num", 0)
-    places = range(len(found) if count else 0)
+    places = range(len(logprobs) if count else 0)
     tops = [state.tops(ids, place, count) if 0 < place < len(ids) else [] for place in places]
     if path == "/generate":
-        tokens = [[one, number, None] for one, number in zip(found, read, strict=False)]
+        tokens = [[logprob, number, None] for logprob, number in zip(logprobs, read, strict=False)]
         meta = {"input_token_logprobs": tokens}
         if count:
-            meta["input_top_logprobs"] = [[[*one, None] for one in at] or None for at in tops]
+            meta["input_top_logprobs"] = [[[*top, None] for top in at] or None for at in tops]
         return {"text": "", "meta_info": meta}
     choice = {"index": 0, "text": "x", "finish_reason": "length"}
     if body.get("echo"):
-        return {"choices": [choice | {"logprobs": {"token_logprobs": [*found, -1.0]}}]}
+        return {"choices": [choice | {"logprobs": {"token_logprobs": [*logprobs, -1.0]}}]}
     prompt = [
         None
-        if one is None
+        if logprob is None
         else {
-            str(n): {"logprob": p, "rank": 1, "decoded_token": "x"} for p, n in [*at, (one, number)]
+            str(n): {"logprob": p, "rank": 1, "decoded_token": "x"}
+            for p, n in [*at, (logprob, number)]
         }
-        for one, number, at in zip_longest(
-            found, ids[: len(found)], tops or [[]] * len(found), fillvalue=0
+        for logprob, number, at in zip_longest(
+            logprobs, ids[: len(logprobs)], tops or [[]] * len(logprobs), fillvalue=0
         )
     ]
     return {"choices": [choice | {"prompt_logprobs": prompt, "prompt_token_ids": read}]}
@@ -106,9 +107,9 @@ class Replay(JsonHandler):
 
     def respond(self, body):
         body = json.loads(body) if body else None
-        for one in self.state:
-            if (one["method"], one["path"], one["body"]) == (self.command, self.path, body):
-                return self.answer(one["status"], one["answer"])
+        for entry in self.state:
+            if (entry["method"], entry["path"], entry["body"]) == (self.command, self.path, body):
+                return self.answer(entry["status"], entry["answer"])
         return self.answer(418, {"error": "not recorded; run tests/support/record_vllm.py"})
 
 

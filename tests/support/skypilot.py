@@ -16,14 +16,14 @@ RESOURCES = frozenset(
 MOUNTS = frozenset("name source store persistent mode config".split())
 
 
-def read_task(path, given):
+def read_task(path, settings):
     """The fields of a task with these variables. Refuses what `sky launch` does."""
     text = path.read_text(encoding="utf-8")
     task = yaml.safe_load(text)
     assert task.keys() <= FIELDS
     assert task["resources"].keys() <= RESOURCES
-    envs = {name: str(value) for name, value in {**task["envs"], **given}.items() if value}
-    assert given.keys() <= task["envs"].keys() == envs.keys(), "a variable is unknown or missing"
+    envs = {name: str(value) for name, value in {**task["envs"], **settings}.items() if value}
+    assert settings.keys() <= task["envs"].keys() == envs.keys(), "a variable is unknown or missing"
     for mount in task["file_mounts"].values():
         if not isinstance(mount, str):  # which is a folder of this machine
             assert mount.keys() <= MOUNTS

@@ -38,8 +38,8 @@ class LLM:
         if len(ids) >= self.options["max_model_len"]:
             raise ValueError("the prompt and the token to generate are longer than max_model_len")
         logits = self.model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
-        own = torch.tensor(ids[1:], dtype=torch.int64)[:, None]
-        shown = torch.cat([own, logits[:-1].topk(count).indices], 1)
+        prompt_ids = torch.tensor(ids[1:], dtype=torch.int64)[:, None]
+        shown = torch.cat([prompt_ids, logits[:-1].topk(count).indices], 1)
         starts = [place * (1 + count) for place in range(len(ids) - 1)]
         return LLM.change(
             types.SimpleNamespace(

@@ -67,11 +67,11 @@ def write_losses(folder, tokenizer, texts, seed=0, unscored=0.0, per_shard=7, ca
         nll = draw.gamma(0.5, 12, place.stop - place.start).astype(np.float16)
         nll[draw.random(len(nll)) < unscored] = np.nan
         nll[:1] = np.nan
-        given = None
+        drawn = None
         if candidates:
             ids = tokens.ids[place]
-            others = draw.permuted(np.tile(np.arange(spans.vocabulary_size), (len(ids), 1)), axis=1)
+            orders = draw.permuted(np.tile(np.arange(spans.vocabulary_size), (len(ids), 1)), axis=1)
             log_p = np.log(draw.dirichlet(np.ones(candidates + 1), len(ids)))[:, :-1]
-            given = Candidates.of(ids, others[:, :candidates], log_p, spans.vocabulary_size)
-        documents.append(DocumentScores(tokens.spans[place], nll, candidates=given))
+            drawn = Candidates.of(ids, orders[:, :candidates], log_p, spans.vocabulary_size)
+        documents.append(DocumentScores(tokens.spans[place], nll, candidates=drawn))
     return write_store(folder, texts, documents, made_from, per_shard)

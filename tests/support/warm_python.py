@@ -118,23 +118,23 @@ class Server:
         """Of the copies whose clients wait."""
         self.copies: dict[int, tuple[int, socket.socket]] = {}
         """By the descriptor that tells that a copy has ended."""
-        for one in (self.listener, sys.stdin):
-            self.chosen.register(one, selectors.EVENT_READ)
+        for source in (self.listener, sys.stdin):
+            self.chosen.register(source, selectors.EVENT_READ)
 
     def serve(self) -> Asked:
         """Returns in the copies only."""
         print("ready", flush=True)
         while True:
             for key, _ in self.chosen.select():
-                one = key.fileobj
-                if one is self.listener:
+                source = key.fileobj
+                if source is self.listener:
                     if asked := self.copied():
                         return asked
-                elif isinstance(one, int):
-                    self.ended(one)
-                elif isinstance(one, socket.socket):
-                    if one in self.pids:  # else its copy has just ended
-                        self.lost(one)
+                elif isinstance(source, int):
+                    self.ended(source)
+                elif isinstance(source, socket.socket):
+                    if source in self.pids:  # else its copy has just ended
+                        self.lost(source)
                 else:  # the process that tests has ended
                     for pid in self.pids.values():
                         os.kill(pid, signal.SIGKILL)
@@ -161,8 +161,8 @@ class Server:
             os.close(stream)
         ended = os.pidfd_open(pid)
         self.pids[client], self.copies[ended] = pid, (pid, client)
-        for one in (client, ended):
-            self.chosen.register(one, selectors.EVENT_READ)
+        for source in (client, ended):
+            self.chosen.register(source, selectors.EVENT_READ)
         client.sendall(b"%d\n" % pid)
         return None
 
@@ -210,20 +210,20 @@ def start(program: str, asked: Asked) -> None:
     if arguments[0] == "-u":
         sys.stdout.reconfigure(write_through=True)
         arguments = arguments[1:]
-    more = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    python_path = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if arguments[0] in ("-m", "-c"):
-        kind, what, *rest = arguments
+        kind, target, *rest = arguments
         sys.argv = [kind, *rest]
-        sys.path[:0] = [folder if kind == "-m" else "", *more]
+        sys.path[:0] = [folder if kind == "-m" else "", *python_path]
     else:
-        kind, what, sys.argv = "", arguments[0], arguments
-        sys.path[:0] = [str(Path(what).resolve().parent), *more]
+        kind, target, sys.argv = "", arguments[0], arguments
+        sys.path[:0] = [str(Path(target).resolve().parent), *python_path]
     if kind == "-m":
-        runpy.run_module(what, run_name="__main__", alter_sys=True)
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
     elif kind == "-c":
-        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+        exec(compile(target, "<string>", "exec"), {"__name__": "__main__"})
     else:
-        runpy.run_path(what, run_name="__main__")
+        runpy.run_path(target, run_name="__main__")
 
 
 def run(program: str, asked: Asked) -> int:

@@ -66,9 +66,9 @@ def test_a_name_that_is_taken_by_its_owner_gets_another_commit(hub, folder):
 @pytest.mark.parametrize("place", ["create", "preupload", "commit"])
 def test_a_status_is_explained(hub, folder, status, words, error, place):
     hub.statuses = {place: status}
-    found = refused(HubRepository("thing", "model", True), folder)
-    assert type(found) is error
-    assert words in str(found)
+    hub_error = refused(HubRepository("thing", "model", True), folder)
+    assert type(hub_error) is error
+    assert words in str(hub_error)
 
 
 def test_a_missing_token_names_its_variable(hub, folder, monkeypatch):
@@ -78,15 +78,15 @@ def test_a_missing_token_names_its_variable(hub, folder, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a b", "a/b/c", "--"])
 def test_a_wrong_name_makes_no_repository(hub, folder, name):
-    found = refused(HubRepository(name, "model", True), folder)
-    assert (type(found), hub.private) == (HubError, {})
+    hub_error = refused(HubRepository(name, "model", True), folder)
+    assert (type(hub_error), hub.private) == (HubError, {})
 
 
 @pytest.mark.parametrize("place", ["create", "validate-yaml", "preupload", "commit"])
 def test_a_push_that_broke_off_can_be_repeated(hub, folder, place):
     hub.dies_at = place
-    found = refused(HubRepository("thing", "model", True), folder)
-    assert isinstance(found, HubUnreachableError)
+    hub_error = refused(HubRepository("thing", "model", True), folder)
+    assert isinstance(hub_error, HubUnreachableError)
     hub.dies_at = None
     assert HubRepository("thing", "model", True).push(folder)
 

@@ -18,7 +18,7 @@ class Whole(TypedDict, total=False):
     share: Finite
     pairs: list[tuple[float, int]]
     parts: dict[str, Part]
-    more: Any
+    metadata: Any
 
 
 def test_a_valid_record_is_returned_itself():
@@ -27,7 +27,7 @@ def test_a_valid_record_is_returned_itself():
         "share": 0.5,
         "pairs": [[1.0, 2], [3, 4, "more"]],
         "parts": {"a": {"name": "ß", "size": 3, "other": object()}, "b": {"name": ""}},
-        "more": {"anything": []},
+        "metadata": {"anything": []},
     }
     assert check_type(Whole, value, InputError) is value
     assert value["parts"]["b"]["size"] is None

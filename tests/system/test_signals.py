@@ -99,7 +99,7 @@ def test_a_program_inside_a_program_gets_a_signal_once_and_ends_by_its_rules(sen
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize(
-    ("inside", "number", "said", "status"),
+    ("inside", "number", "stdout", "status"),
     [
         ("", signal.SIGTERM, "", -signal.SIGTERM),  # as during its imports
         ("signal.signal(signal.SIGINT, lambda *_: sys.exit(0))", signal.SIGINT, "stopped\n", 0),
@@ -107,7 +107,7 @@ def test_a_program_inside_a_program_gets_a_signal_once_and_ends_by_its_rules(sen
     ],
 )
 def test_a_signal_that_a_program_inside_could_not_obey_ends_the_one_outside(
-    inside, number, said, status
+    inside, number, stdout, status
 ):
     lines = ["import signal, sys, time", inside, "print('ready', flush=True)", "time.sleep(2)"]
     outside = (
@@ -121,15 +121,15 @@ def test_a_signal_that_a_program_inside_could_not_obey_ends_the_one_outside(
     with subprocess.Popen(command, env=with_research(), stdout=subprocess.PIPE, text=True) as outer:
         assert outer.stdout.readline() == "ready\n"
         outer.send_signal(number)
-        assert outer.communicate(timeout=60)[0] == said
+        assert outer.communicate(timeout=60)[0] == stdout
     assert outer.returncode == status
 
 
 def test_the_page_has_every_status():
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     documented = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
-    known = {value for name, value in vars(statuses).items() if name.isupper() and name[0] != "_"}
-    assert documented == known
+    codes = {value for name, value in vars(statuses).items() if name.isupper() and name[0] != "_"}
+    assert documented == codes
 
 
 def test_the_page_has_every_command():

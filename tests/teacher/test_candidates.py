@@ -29,39 +29,39 @@ def drawn(num_tokens, count, num_ids, seed=0, missing=0.2):
     return Candidates(draw.integers(0, num_ids, num_tokens).astype(np.int32), ids, codes)
 
 
-def assert_same(found, expected):
-    assert found.is_sampled == expected.is_sampled
-    assert (found.entropy is None) == (expected.entropy is None)
-    for name in ("tokens", "ids", "codes", *([] if found.entropy is None else ["entropy"])):
-        one, other = getattr(found, name), getattr(expected, name)
-        assert one.dtype == other.dtype
-        np.testing.assert_array_equal(one, other)
+def assert_same(coded, expected):
+    assert coded.is_sampled == expected.is_sampled
+    assert (coded.entropy is None) == (expected.entropy is None)
+    for name in ("tokens", "ids", "codes", *([] if coded.entropy is None else ["entropy"])):
+        array, expected_array = getattr(coded, name), getattr(expected, name)
+        assert array.dtype == expected_array.dtype
+        np.testing.assert_array_equal(array, expected_array)
 
 
 @pytest.mark.parametrize("num_ids", [3, 1 << 16, (1 << 16) + 1, 1 << 24])
 @pytest.mark.parametrize("num_tokens", [0, 1, 300])
 @pytest.mark.parametrize("count", [1, 16, 64])
 def test_what_is_encoded_comes_back(num_tokens, count, num_ids):
-    given = drawn(num_tokens, count, num_ids)
-    given.tokens[:1] = num_ids - 1
-    data = encode(given)
+    token_candidates = drawn(num_tokens, count, num_ids)
+    token_candidates.tokens[:1] = num_ids - 1
+    data = encode(token_candidates)
     assert data[0] == (num_tokens > 0 and num_ids > 1 << 16)
-    assert_same(decode(data, num_tokens, count), given)
-    assert_same(decode(np.frombuffer(data, np.uint8), num_tokens, count), given)
+    assert_same(decode(data, num_tokens, count), token_candidates)
+    assert_same(decode(np.frombuffer(data, np.uint8), num_tokens, count), token_candidates)
 
 
 @pytest.mark.parametrize("change", [(-1, 3), (1 << 24, 3), (5, NONE)])
 def test_an_id_out_of_range_or_without_a_code_is_not_encoded(change):
-    given = drawn(4, 2, 100, missing=0)
-    given.ids[1, 1], given.codes[1, 1] = change
+    token_candidates = drawn(4, 2, 100, missing=0)
+    token_candidates.ids[1, 1], token_candidates.codes[1, 1] = change
     with pytest.raises(ValueError, match="an id is out of range, or has no code"):
-        encode(given)
+        encode(token_candidates)
 
 
 def test_a_part_decodes_the_frames_that_it_needs(monkeypatch):
     monkeypatch.setattr(candidate_frames, "BLOCK_TOKENS", 10)
-    given = drawn(35, 3, 70_000)
-    frames = frames_of(given)
+    token_candidates = drawn(35, 3, 70_000)
+    frames = frames_of(token_candidates)
     assert len(frames) == 4
     joined = np.frombuffer(b"".join(frames), np.uint8)
     sizes = np.array(list(map(len, frames)), np.int32)
@@ -75,19 +75,19 @@ def test_a_part_decodes_the_frames_that_it_needs(monkeypatch):
     for start in range(36):
         for stop in range(start, 36):
             rows = slice(start, stop)
-            assert_same(candidates_in(joined, sizes, 35, 3, rows), given[rows])
+            assert_same(candidates_in(joined, sizes, 35, 3, rows), token_candidates[rows])
     sizes_read.clear()
     candidates_in(joined, sizes, 35, 3, slice(18, 21))
     assert sizes_read == [10, 10]
-    assert frames_of(given[:0]) == []
+    assert frames_of(token_candidates[:0]) == []
 
 
 def test_codes_are_as_near_as_the_docstring_says():
     """Half a step of sixteen nats times a square; below, one code."""
     nats = np.concatenate([np.linspace(0, 16, 100_001), -np.log([0.9, 0.37]), [16.5, 60.0]])
-    one = np.zeros((len(nats), 1), np.int32)
-    found = Candidates(one[:, 0], one, codes_of(-nats)[:, None]).probabilities[:, 0]
-    far = np.abs(np.log(found) + np.minimum(nats, 16))
+    ids = np.zeros((len(nats), 1), np.int32)
+    probabilities = Candidates(ids[:, 0], ids, codes_of(-nats)[:, None]).probabilities[:, 0]
+    far = np.abs(np.log(probabilities) + np.minimum(nats, 16))
     assert (far <= 4 * np.sqrt(nats) / 254 + 4 / 254**2 + 1e-6).all()
     assert far.max() <= np.log(1.065)
     assert (far[-4:-2] <= (0.0052, 0.0158)).all()
@@ -103,21 +103,21 @@ def test_codes_of_a_device_are_those_of_the_host():
     drawn_ones = np.random.default_rng(0).gamma(1, 4, 10_000).astype(np.float32)
     odd = np.array([0, -1e-7, np.inf, -np.inf, np.nan, 1e30], np.float32)
     log_p = -np.concatenate([edges, *near, drawn_ones, odd])
-    found = codes_of(log_p)
-    assert (np.diff(np.sort(found[: len(edges)])) == 1).all()
-    np.testing.assert_array_equal(device_codes_of(torch.from_numpy(log_p)).numpy(), found)
-    codes = found[: len(found) // 8 * 8].reshape(-1, 8)
+    host_codes = codes_of(log_p)
+    assert (np.diff(np.sort(host_codes[: len(edges)])) == 1).all()
+    np.testing.assert_array_equal(device_codes_of(torch.from_numpy(log_p)).numpy(), host_codes)
+    codes = host_codes[: len(host_codes) // 8 * 8].reshape(-1, 8)
     for is_sampled in (False, True):
-        given = Candidates(codes[:, 0].astype(np.int32), codes.astype(np.int32), codes, is_sampled)
+        coded = Candidates(codes[:, 0].astype(np.int32), codes.astype(np.int32), codes, is_sampled)
         of_device = probabilities_of(torch.from_numpy(codes), is_sampled=is_sampled).numpy()
-        np.testing.assert_allclose(of_device, given.probabilities, rtol=1e-6)
+        np.testing.assert_allclose(of_device, coded.probabilities, rtol=1e-6)
 
 
 def test_only_a_sum_above_one_is_divided():
     codes = np.array([[0, 0], [40, NONE], [NONE, NONE]], np.uint8)
-    found = Candidates(np.zeros(3, np.int32), codes.astype(np.int32), codes).probabilities
+    probabilities = Candidates(np.zeros(3, np.int32), codes.astype(np.int32), codes).probabilities
     np.testing.assert_allclose(
-        found, [[0.5, 0.5], [np.exp(-16 * (40 / 254) ** 2), 0], [0, 0]], 1e-6
+        probabilities, [[0.5, 0.5], [np.exp(-16 * (40 / 254) ** 2), 0], [0, 0]], 1e-6
     )
 
 
@@ -127,13 +127,13 @@ def test_sampled_candidates_stand_for_all_ids(sums):
     log_p = np.log(np.array([[0.5, 0.25, 0.125, 0.125], [0.25] * 4]) * sums)
     codes = np.concatenate([codes_of(log_p), np.full((1, 4), NONE, np.uint8)])
     ids = np.tile(np.arange(4, dtype=np.int32), (3, 1))
-    given = Candidates(np.zeros(3, np.int32), ids, codes, is_sampled=True)
-    sampled = given.probabilities.sum(1)
+    whole = Candidates(np.zeros(3, np.int32), ids, codes, is_sampled=True)
+    sampled = whole.probabilities.sum(1)
     np.testing.assert_allclose(sampled, [1, 1, 0], atol=1e-6)
-    parts = [given[:1], given[1:], Candidates.none(0, 4)]
-    np.testing.assert_array_equal(Candidates.concatenate(parts).probabilities, given.probabilities)
+    parts = [whole[:1], whole[1:], Candidates.none(0, 4)]
+    np.testing.assert_array_equal(Candidates.concatenate(parts).probabilities, whole.probabilities)
     with pytest.raises(ValueError, match="those of some tokens are sampled or have entropies"):
-        Candidates.concatenate([given, Candidates(given.tokens, ids, codes)])
+        Candidates.concatenate([whole, Candidates(whole.tokens, ids, codes)])
 
 
 @pytest.mark.parametrize("num_ids", [1, 5, 63, 64, 65, 1000, 4097])
@@ -148,14 +148,14 @@ def test_the_most_likely_ids_are_those_of_a_sort(num_ids, count):
     many = torch.randn(9, num_ids, generator=draw)
     wide = torch.randn(9, num_ids + 3, generator=draw)[:, :num_ids]  # a head with ids to spare
     for logits_CV in (few, many, wide, many[:0]):
-        found, ids = most_likely(logits_CV, count)
+        top_logits, ids = most_likely(logits_CV, count)
         order = np.argsort(-logits_CV.numpy(), axis=1, kind="stable")[:, :count].astype(np.int32)
         missing = ((0, 0), (0, count - order.shape[1]))
         expected = np.take_along_axis(logits_CV.numpy(), order.astype(np.int64), 1)
         np.testing.assert_array_equal(ids.numpy(), np.pad(order, missing, constant_values=-1))
         assert ids.dtype == torch.int32
         np.testing.assert_array_equal(
-            found.numpy(), np.pad(expected, missing, constant_values=-np.inf)
+            top_logits.numpy(), np.pad(expected, missing, constant_values=-np.inf)
         )
 
 
@@ -181,9 +181,9 @@ def test_samples_are_right_on_average_with_the_least_variance(num_ids, count):
         mass_CK = (logits_CK.double() - logits_CV.double().logsumexp(1, keepdim=True)).exp()
         torch.testing.assert_close(mass_CK.sum(1), mass_CK.new_ones(5), atol=1e-5, rtol=0)
         assert torch.equal(ids_CK < 0, mass_CK == 0)
-        given = torch.zeros_like(mean).scatter_add_(1, ids_CK.clamp_min(0).long(), mass_CK)
-        mean += given / tries
-        variance += (given - expected) ** 2 / tries
+        estimate = torch.zeros_like(mean).scatter_add_(1, ids_CK.clamp_min(0).long(), mass_CK)
+        mean += estimate / tries
+        variance += (estimate - expected) ** 2 / tries
     torch.testing.assert_close(mean, expected, atol=1 / tries, rtol=0)
     for row, p in enumerate(expected.numpy()):
         low, high = 0.0, 1.0
@@ -244,10 +244,10 @@ def test_a_row_of_less_than_half_the_mass_stays_as_it_is():
     """Ids that pad the head have the rest, of which no candidate is known."""
     codes = codes_of(np.log(np.array([[0.2, 0.1]])))
     ids = np.array([[0, 1]], np.int32)
-    given = Candidates(np.zeros(1, np.int32), ids, codes, is_sampled=True)
-    np.testing.assert_allclose(given.probabilities, [[0.2, 0.1]], rtol=0.05)
+    row = Candidates(np.zeros(1, np.int32), ids, codes, is_sampled=True)
+    np.testing.assert_allclose(row.probabilities, [[0.2, 0.1]], rtol=0.05)
     of_device = probabilities_of(torch.from_numpy(codes), is_sampled=True)
-    np.testing.assert_allclose(of_device, given.probabilities, rtol=1e-6)
+    np.testing.assert_allclose(of_device, row.probabilities, rtol=1e-6)
 
 
 @pytest.mark.parametrize("entropy", [[9.0, 0.1], [-1.0, 0.1], [1.0], [np.inf, 1.0]])
@@ -255,8 +255,8 @@ def test_what_is_no_entropy_of_the_ids_is_refused(entropy):
     """Ten ids have at most 2.3 nats; bits would be more."""
     with pytest.raises(InputError, match=r"gives entropies of shape .* to 2.30259 nats"):
         Candidates.of(**OF, entropy=entropy)
-    known = Candidates.of(**OF, entropy=[2.3, np.nan]).nats_of_entropy
-    np.testing.assert_allclose(known, [2.3, np.nan], atol=0.03)
+    nats = Candidates.of(**OF, entropy=[2.3, np.nan]).nats_of_entropy
+    np.testing.assert_allclose(nats, [2.3, np.nan], atol=0.03)
 
 
 @pytest.mark.parametrize("above", [0.0, 0.05, 0.099])
@@ -282,11 +282,11 @@ OF = {
 
 
 def test_candidates_of_arrays():
-    found = Candidates.of(**OF)
-    assert found.ids.tolist() == [[9, 4, 3], [1, -1, -1]]
+    token_candidates = Candidates.of(**OF)
+    assert token_candidates.ids.tolist() == [[9, 4, 3], [1, -1, -1]]
     expected = codes_of(np.array([[-0.5, -2, -3], [-1, -np.inf, -np.inf]]))
-    np.testing.assert_array_equal(found.codes, expected)
-    assert_same(decode(encode(found), 2, 3), found)
+    np.testing.assert_array_equal(token_candidates.codes, expected)
+    assert_same(decode(encode(token_candidates), 2, 3), token_candidates)
     empty = {"tokens": np.empty(0, int), "ids": np.empty((0, 3), int), "log_p": np.empty((0, 3))}
     assert_same(Candidates.of(**empty, num_ids=10), Candidates.none(0, 3))
 

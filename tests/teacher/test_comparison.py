@@ -32,8 +32,8 @@ def write_store(folder, scores):
     items = list(scores.items())
     for name, part in (("a", items[: len(items) // 2]), ("b", items[len(items) // 2 :])):
         hashes = [text_hash(text) for text, _ in part]
-        refused = [Refused(row, "x", "odd") for row, (_, one) in enumerate(part) if one is REFUSED]
-        documents = [one for _, one in part]
+        refused = [Refused(row, "x", "odd") for row, (_, doc) in enumerate(part) if doc is REFUSED]
+        documents = [doc for _, doc in part]
         write_scores(folder / f"{name}.arrow", hashes, documents, {"teacher": "t"}, refused=refused)
     finish_store(folder, ["a", "b"], SCORES)
     return ScoreStore(folder)
@@ -63,23 +63,23 @@ def stretches_of(size, sides):
         [(a, b, float(nll)) for (a, b), nll in zip(side.spans.tolist(), side.nll, strict=True)]
         for side in sides
     ]
-    tokens = [[one for one in side if one[0] < one[1]] for side in tokens]
+    tokens = [[span for span in side if span[0] < span[1]] for side in tokens]
     crossed = {at for side in tokens for a, b, _ in side for at in range(a + 1, b)}
     for start, end in pairwise(sorted(set(range(size + 1)) - crossed)):
-        inside = [[one for one in side if start <= one[0] and one[1] <= end] for side in tokens]
+        inside = [[span for span in side if start <= span[0] and span[1] <= end] for side in tokens]
         bytes_of = [{at for a, b, _ in side for at in range(a, b)} for side in inside]
         losses = [sum(nll for _, _, nll in side) for side in inside]
-        if all(len(found) == end - start for found in bytes_of) and np.isfinite(losses).all():
+        if all(len(offsets) == end - start for offsets in bytes_of) and np.isfinite(losses).all():
             yield start, end, losses
 
 
 def expected(texts, stores):
     """The fields of `Sums` by loops. Args: stores: of each teacher, the scores of its texts."""
-    one, many = np.zeros(len(stores)), np.zeros((len(stores), len(stores)))
-    sums = {"documents": 0, "bytes": 0, "compared_bytes": 0, "nll": one, "mixture_nll": 0.0}
-    sums |= {"ahead_bytes": many, "ahead_nats": many.copy()}
+    per_teacher, per_pair = np.zeros(len(stores)), np.zeros((len(stores), len(stores)))
+    sums = {"documents": 0, "bytes": 0, "compared_bytes": 0, "nll": per_teacher, "mixture_nll": 0.0}
+    sums |= {"ahead_bytes": per_pair, "ahead_nats": per_pair.copy()}
     counts = "missing_documents", "refused_documents", "partial_documents", "bytes_without_loss"
-    sums |= {name: one.copy() for name in counts}
+    sums |= {name: per_teacher.copy() for name in counts}
     for text in filter(None, texts):
         data = text.encode()
         sums["documents"] += 1
@@ -102,16 +102,16 @@ def expected(texts, stores):
             line = lines.setdefault(data[:start].count(b"\n"), np.zeros(len(stores) + 1))
             line += [*losses, end - start]
         for *losses, size in lines.values():
-            for i, mine in enumerate(losses):
-                for j, its in enumerate(losses):
-                    sums["ahead_bytes"][i, j] += size if mine < its else 0
-                    sums["ahead_nats"][i, j] += max(0, its - mine)
+            for i, loss in enumerate(losses):
+                for j, other_loss in enumerate(losses):
+                    sums["ahead_bytes"][i, j] += size if loss < other_loss else 0
+                    sums["ahead_nats"][i, j] += max(0, other_loss - loss)
     return sums
 
 
-def assert_same(found, texts, stores):
+def assert_same(sums, texts, stores):
     for name, value in expected(texts, stores).items():
-        np.testing.assert_allclose(getattr(found, name), value, rtol=1e-9, err_msg=name)
+        np.testing.assert_allclose(getattr(sums, name), value, rtol=1e-9, err_msg=name)
 
 
 @pytest.mark.slow
@@ -133,8 +133,8 @@ def test_odd_spans_give_what_loops_give(tmp_path_factory, data, teachers, seed):
                     store[text] = REFUSED
     folder = tmp_path_factory.mktemp("stores")
     made = [write_store(folder / str(n), store) for n, store in enumerate(stores)]
-    found = compare(made, {"x": iter([texts[:2], ["", *texts[2:]]])})
-    assert_same(found["x"], texts, stores)
+    sums = compare(made, {"x": iter([texts[:2], ["", *texts[2:]]])})
+    assert_same(sums["x"], texts, stores)
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def three(tmp_path, tokenizers):
     names = "byte-level", "llama", "unigram"
     scores = [tokenized(tokenizers[name], texts, seed) for seed, name in enumerate(names)]
     del scores[1][texts[3]]
-    stores = [write_store(tmp_path / name, one) for name, one in zip(names, scores, strict=True)]
+    stores = [write_store(tmp_path / name, docs) for name, docs in zip(names, scores, strict=True)]
     parts = {"first": texts[:7], "second": ["", *texts[7:]]}
     files = {write_corpus(tmp_path / f"{name}.jsonl", part): part for name, part in parts.items()}
     return stores, files, scores
@@ -155,12 +155,12 @@ def test_three_tokenizers_and_two_corpora(three, capsys):
     command that differs from the one that loops over tokens and bytes give."""
     stores, files, scores = three
     corpora = {path.stem: read_batches(path) for path in files}
-    found = compare(stores, corpora)
+    sums = compare(stores, corpora)
     for path, texts in files.items():
-        assert_same(found[path.stem], texts, scores)
-    assert found["first"].missing_documents.tolist() == [0, 1, 0]
-    assert 0.5 < found["first"].compared_bytes / found["first"].bytes < 1
-    total = found["first"] + found["second"]
+        assert_same(sums[path.stem], texts, scores)
+    assert sums["first"].missing_documents.tolist() == [0, 1, 0]
+    assert 0.5 < sums["first"].compared_bytes / sums["first"].bytes < 1
+    total = sums["first"] + sums["second"]
     assert_same(total, [text for texts in files.values() for text in texts], scores)
 
     names = [str(store.folder) for store in stores]
@@ -174,9 +174,9 @@ def test_three_tokenizers_and_two_corpora(three, capsys):
     lead = teacher["ahead_of"][names[2]]
     assert lead["share_of_bytes"] == total.ahead_bytes[0, 2] / total.compared_bytes
     assert lead["nats_per_byte"] == total.ahead_nats[0, 2] / total.ahead_bytes[0, 2]
-    for store, one in zip(stores, shown["stores"], strict=True):
+    for store, row in zip(stores, shown["stores"], strict=True):
         size = sum(path.stat().st_size for path in store.folder.glob("*.arrow"))
-        assert (one["bytes"], one["bytes_per_token"]) == (size, round(size / one["tokens"], 3))
+        assert (row["bytes"], row["bytes_per_token"]) == (size, round(size / row["tokens"], 3))
 
     assert main(command) == 0
     blocks = [block.splitlines() for block in capsys.readouterr().out.strip().split("\n\n")]
@@ -204,8 +204,8 @@ def test_a_teacher_given_twice_is_ahead_nowhere(three, tmp_path):
         assert sums.nll[0] == sums.nll[1] == pytest.approx(sums.mixture_nll)
         assert not sums.ahead_bytes.any()
         assert not sums.ahead_nats.any()
-        found = sums.as_dict(["a", "b"])["teachers"]["a"]["ahead_of"]
-        assert found == {"b": {"share_of_bytes": 0, "nats_per_byte": None}}
+        ahead = sums.as_dict(["a", "b"])["teachers"]["a"]["ahead_of"]
+        assert ahead == {"b": {"share_of_bytes": 0, "nats_per_byte": None}}
 
 
 def flip(path, needle):
@@ -236,8 +236,8 @@ def test_what_cannot_be_compared_is_named(three, tmp_path, capsys):
     refused("one store; name each teacher's", again, stores=[names[0], again])
     for again in (first, first.parent / "x" / ".." / first.name, first.parent):
         refused("is named twice, or its folder", corpora=[first, second, again])
-    for one in (empty, blank):
-        refused(f"{one}: the corpus is empty", corpora=[first, one])
+    for path in (empty, blank):
+        refused(f"{path}: the corpus is empty", corpora=[first, path])
     lacks = f"{names[0]} lacks 2 documents and could not read 0; {names[1]} lacks 2"
     refused(f"{other}: none of its 2 documents", lacks, "run `vocagno score`", corpora=[other])
     refused("this store of scores does not exist", stores=[names[0], str(tmp_path / "none")])

@@ -84,51 +84,51 @@ def test_candidates_are_those_of_the_full_logits(
     """Of a head with ids to spare. The losses are the same bits as without candidates."""
     monkeypatch.setattr(head, "LEAST_ROWS", 1)
     monkeypatch.setattr(head, "CHUNK_ELEMENTS", chunk)
-    given = {"bos": bos, "batch_tokens": 64, "context": 40, "batching": batching}
-    teacher = teacher_of(same_vocabulary_model, candidates=count, **given)
-    alone = teacher_of(same_vocabulary_model, **given)
+    options = {"bos": bos, "batch_tokens": 64, "context": 40, "batching": batching}
+    teacher = teacher_of(same_vocabulary_model, candidates=count, **options)
+    alone = teacher_of(same_vocabulary_model, **options)
     model, spans = teacher.scorer.model, teacher.reader.spans
     model.lm_head.weight.data[spans.vocabulary_size :] *= 100  # ids to spare are likely
     alone.scorer.model.load_state_dict(model.state_dict())
     texts, total = [*TEXTS[:4], "", "a"], 0
-    for text, found, other in zip(texts, teacher.score(texts), alone.score(texts), strict=True):
-        tokens, ours = spans.encode([text]).ids.tolist(), found.candidates
-        np.testing.assert_array_equal(found.nll, other.nll)
+    for text, document, other in zip(texts, teacher.score(texts), alone.score(texts), strict=True):
+        tokens, candidates = spans.encode([text]).ids.tolist(), document.candidates
+        np.testing.assert_array_equal(document.nll, other.nll)
         assert other.candidates is None
-        assert ours.tokens.tolist() == tokens
-        assert ours.ids.shape == ours.codes.shape == (len(tokens), count)
+        assert candidates.tokens.tolist() == tokens
+        assert candidates.ids.shape == candidates.codes.shape == (len(tokens), count)
         prefix = teacher.reader.prefix.tolist()
         if len(prefix) + len(tokens) > 40:  # several windows, which the next lines do not make
             continue
         with torch.no_grad():
             ids = torch.tensor([[*prefix, *tokens]] if tokens else [[0]])
             log_p = model(ids).logits[0].double().log_softmax(-1).numpy()
-        for place, row in enumerate(ours.ids):
+        for place, row in enumerate(candidates.ids):
             before = len(prefix) + place - 1
             if before < 0:
                 assert (row == -1).all()
-                assert (ours.codes[place] == NONE).all()
+                assert (candidates.codes[place] == NONE).all()
                 continue
             likely = log_p[before, : spans.vocabulary_size]
             assert len(set(row.tolist())) == count
             np.testing.assert_allclose(likely[row], np.sort(likely)[::-1][:count], atol=1e-5)
-            near = codes_of(likely[row]).astype(int) - ours.codes[place]
+            near = codes_of(likely[row]).astype(int) - candidates.codes[place]
             assert np.abs(near).max() <= 1
-            known = likely - np.logaddexp.reduce(likely)  # of the ids of the tokenizer
-            entropy = -(np.exp(known) * known).sum()
-            assert abs(int(codes_of(-entropy[None])[0]) - int(ours.entropy[place])) <= 1
+            normalized = likely - np.logaddexp.reduce(likely)  # of the ids of the tokenizer
+            entropy = -(np.exp(normalized) * normalized).sum()
+            assert abs(int(codes_of(-entropy[None])[0]) - int(candidates.entropy[place])) <= 1
             total += 1
     assert total > 30
 
 
 def test_a_long_document_has_candidates_of_its_windows(teacher_model):
-    given = {"context": 16, "min_context": 5, "batch_tokens": 64}
-    with_some, alone = (teacher_of(teacher_model, candidates=k, **given) for k in (4, 0))
+    options = {"context": 16, "min_context": 5, "batch_tokens": 64}
+    with_some, alone = (teacher_of(teacher_model, candidates=k, **options) for k in (4, 0))
     text = " ".join(TEXTS[:3])
-    (found,), (other,) = with_some.score([text]), alone.score([text])
-    np.testing.assert_array_equal(found.nll, other.nll)
-    assert len(found.nll) > 50
-    assert ((found.candidates.ids >= 0).all(1) == np.isfinite(found.nll)).all()
+    (document,), (other,) = with_some.score([text]), alone.score([text])
+    np.testing.assert_array_equal(document.nll, other.nll)
+    assert len(document.nll) > 50
+    assert ((document.candidates.ids >= 0).all(1) == np.isfinite(document.nll)).all()
 
 
 def test_each_token_has_its_own_sample(teacher_model, monkeypatch):
@@ -150,13 +150,13 @@ def test_each_token_has_its_own_sample(teacher_model, monkeypatch):
 
 def test_sampled_candidates_do_not_depend_on_the_batch(teacher_model):
     """The losses are those without candidates."""
-    given = {"candidates": 8, "sampled": True}
-    one, other, alone = (
+    sampling = {"candidates": 8, "sampled": True}
+    small_batch, large_batch, alone = (
         teacher_of(teacher_model, batch_tokens=n, **options).score(TEXTS[:4])[3]
-        for n, options in ((64, given), (1024, given), (64, {}))
+        for n, options in ((64, sampling), (1024, sampling), (64, {}))
     )
-    np.testing.assert_array_equal(one.nll, alone.nll)
-    assert (one.candidates.ids != other.candidates.ids).mean() < 0.01  # rounding
+    np.testing.assert_array_equal(small_batch.nll, alone.nll)
+    assert (small_batch.candidates.ids != large_batch.candidates.ids).mean() < 0.01  # rounding
     numbers = [scorer._uniform(np.array([0, n, 5]), None) for n in range(1000)]
     assert np.unique(numbers, axis=0).shape == (1000, 2)  # also where texts begin alike
     np.testing.assert_allclose(np.mean(numbers, 0), 0.5, atol=0.03)
@@ -235,11 +235,11 @@ def test_documents_read_together_do_not_see_each_other(teacher_model, batching, 
     options = {"bos": bos, "context": 40, "min_context": 9, "batching": batching}
     together = teacher_of(teacher_model, batch_tokens=4096, **options)
     alone = teacher_of(teacher_model, batch_tokens=1, **{**options, "batching": "buckets"})
-    for text, ours, single in zip(
+    for text, document, single in zip(
         texts, together.score(texts), [alone.score([text])[0] for text in texts], strict=True
     ):
-        np.testing.assert_array_equal(ours.spans, single.spans, err_msg=text)
-        np.testing.assert_allclose(ours.nll, single.nll, atol=4e-3, err_msg=text)
+        np.testing.assert_array_equal(document.spans, single.spans, err_msg=text)
+        np.testing.assert_allclose(document.nll, single.nll, atol=4e-3, err_msg=text)
     assert together.scorer.is_packed == (batching == "packed")
 
 
@@ -255,17 +255,17 @@ def flash():
     from transformers import AttentionInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    given = []
+    calls = []
 
     def attention(module, query, key, value, attention_mask, **options):
-        given.append({"attention_mask": attention_mask, **options})
+        calls.append({"attention_mask": attention_mask, **options})
         if (ends := options.get("cu_seq_lens_q")) is not None and not flash.is_deaf:
             number = torch.bucketize(torch.arange(query.shape[2]), ends, right=True)
             same = number[:, None] == number[None, :]
             attention_mask = same.tril()[None, None]
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
 
-    flash = types.SimpleNamespace(name="test_flash_attention", given=given, is_deaf=False)
+    flash = types.SimpleNamespace(name="test_flash_attention", calls=calls, is_deaf=False)
     AttentionInterface.register(flash.name, attention)
     yield flash
     del AttentionInterface._global_mapping[flash.name]
@@ -278,11 +278,11 @@ def test_attention_that_takes_boundaries_is_given_them(teacher_model, flash):
     packing = scorer.TransformersScorer(teacher.scorer.model, batch_tokens=4096, width=2048)
     assert packing.is_packed
     teacher.scorer = packing
-    flash.given.clear()
-    for ours, alone in zip(teacher.score(TEXTS[:6]), expected, strict=True):
-        np.testing.assert_allclose(ours.nll, alone.nll, atol=4e-3)
-    assert len(flash.given) == 2  # one pass through two layers
-    for layer in flash.given:
+    flash.calls.clear()
+    for packed, alone in zip(teacher.score(TEXTS[:6]), expected, strict=True):
+        np.testing.assert_allclose(packed.nll, alone.nll, atol=4e-3)
+    assert len(flash.calls) == 2  # one pass through two layers
+    for layer in flash.calls:
         assert layer["attention_mask"] is None
         ends, longest = layer["cu_seq_lens_q"], layer["max_length_q"]
         assert (ends.dtype, ends[0], len(ends)) == (torch.int32, 0, 7)
@@ -436,8 +436,8 @@ def test_a_loss_that_is_no_number_is_unscored_and_counted(teacher_model, tmp_pat
     corpus, made_from = scan(write_corpus(tmp_path / "c.jsonl", texts)), {"candidates": 3}
     score_corpus(corpus, tmp_path / "store", made_from, lambda: teacher, show_progress=False)
     store = ScoreStore(tmp_path / "store")
-    found = store.document(0, candidates=True).candidates
-    np.testing.assert_array_equal(found.ids, documents[0].candidates.ids)
+    candidates = store.document(0, candidates=True).candidates
+    np.testing.assert_array_equal(candidates.ids, documents[0].candidates.ids)
     assert store.manifest.count("unscored_tokens") == sum(d.num_unscored for d in documents) > 8
     assert store.manifest.count("unscored_documents") == 2
 
@@ -445,16 +445,16 @@ def test_a_loss_that_is_no_number_is_unscored_and_counted(teacher_model, tmp_pat
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda found: found.nll, "Failing: gives losses without candidates"),
-        (lambda found: found.nll[:1], r"Failing: gives losses of shape \(1,\) for \d+ tokens"),
-        (lambda found: found._replace(ids=found.ids[:, :2]), r"of shape \(\d+, 2\) and"),
-        (lambda found: found._replace(codes=found.codes[1:]), r"expected \(\d+, 3\) \(teacher\.c"),
-        (lambda found: found._replace(ids=found.ids + 9999), "ids from 9999 to 10001; expected"),
-        (lambda found: found._replace(ids=found.ids - 2), "ids from -2 to 0; expected"),
-        (lambda found: found._replace(ids=found.ids - 1), "or -1 with code 255"),
-        (lambda found: found._replace(codes=found.codes | NONE), "or -1 with code 255"),
-        (lambda found: found._replace(codes=found.codes * 1.0), "codes of type float64, expected"),
-        (lambda found: found._replace(entropy=found.nll), "codes of type float32, expected uint8"),
+        (lambda score: score.nll, "Failing: gives losses without candidates"),
+        (lambda score: score.nll[:1], r"Failing: gives losses of shape \(1,\) for \d+ tokens"),
+        (lambda score: score._replace(ids=score.ids[:, :2]), r"of shape \(\d+, 2\) and"),
+        (lambda score: score._replace(codes=score.codes[1:]), r"expected \(\d+, 3\) \(teacher\.c"),
+        (lambda score: score._replace(ids=score.ids + 9999), "ids from 9999 to 10001; expected"),
+        (lambda score: score._replace(ids=score.ids - 2), "ids from -2 to 0; expected"),
+        (lambda score: score._replace(ids=score.ids - 1), "or -1 with code 255"),
+        (lambda score: score._replace(codes=score.codes | NONE), "or -1 with code 255"),
+        (lambda score: score._replace(codes=score.codes * 1.0), "codes of type float64, expected"),
+        (lambda score: score._replace(entropy=score.nll), "codes of type float32, expected uint8"),
     ],
 )
 def test_a_scorer_of_impossible_candidates_is_refused(teacher_model, change, words):
@@ -463,7 +463,7 @@ def test_a_scorer_of_impossible_candidates_is_refused(teacher_model, change, wor
     reader = TextReader(TokenSpans(teacher_model), (), context=64, min_context=8)
     teacher = Teacher(failing, reader, candidates=3)
     assert teacher.score(TEXTS[:1])
-    failing.score = lambda windows: ((n, change(found)) for n, found in score(windows))
+    failing.score = lambda windows: ((n, change(scored)) for n, scored in score(windows))
     with pytest.raises(ScorerError, match=words):
         teacher.score(TEXTS[:1])
 
@@ -475,11 +475,11 @@ def test_a_store_of_other_candidates_is_refused(teacher_model, tmp_path):
     store = made.scores(lambda: corpus, None, show_progress=False)
     assert store.candidates == 3
     (direct,) = made.load().score([TEXTS[2]])
-    found = store.document(2, candidates=True).candidates
-    np.testing.assert_array_equal(found.ids, direct.candidates.ids)
+    candidates = store.document(2, candidates=True).candidates
+    np.testing.assert_array_equal(candidates.ids, direct.candidates.ids)
     without = configured(teacher_model, tmp_path)
     drawn = configured(teacher_model, tmp_path, candidates=3, sampled=True)
-    assert len({one.scores_folder(corpus) for one in (without, drawn, made)}) == 3
+    assert len({teacher.scores_folder(corpus) for teacher in (without, drawn, made)}) == 3
     with pytest.raises(StoreError, match=r"another sampling of candidates \(False, now True\)"):
         drawn.scores(None, store.folder, show_progress=False)
     assert without.scores(None, store.folder, show_progress=False).candidates == 3
@@ -488,11 +488,11 @@ def test_a_store_of_other_candidates_is_refused(teacher_model, tmp_path):
     plain = configured(teacher_model, tmp_path, candidates=3, sampled=False)
     with pytest.raises(StoreError, match=r"another sampling of candidates \(True, now False\)"):
         plain.scores(None, folder, show_progress=False)
-    for count, given, folder in (
+    for count, stored, folder in (
         (5, 3, store.folder),
         (5, 0, without.make_scores(corpus, show_progress=False)[0]),
     ):
-        words = rf"made with another number of candidates \({given}, now {count}\); to use these"
+        words = rf"made with another number of candidates \({stored}, now {count}\); to use these"
         other = configured(teacher_model, tmp_path, candidates=count)
         with pytest.raises(StoreError, match=words):
             other.scores(None, folder, show_progress=False)

@@ -68,29 +68,29 @@ def test_live_is_scoring_the_pieces_as_documents(
     arguments = ["--teacher.model", str(teacher_model), *named, "--cache", str(tmp_path / "cache")]
     command = ["score", str(tmp_path / "pieces.jsonl"), "--out", str(tmp_path / "s"), *arguments]
     assert command_line(command) == 0
-    store, expected, own = ScoreStore(tmp_path / "s"), [], []
+    store, expected, piece_nll = ScoreStore(tmp_path / "s"), [], []
     for number, (spans, _, first) in enumerate(cut):
         document = store.document(number)
         starts, ends = (document.spans + first).T
         inside = (starts < ends) & (starts < spans[:, 1].max()) & (ends > spans[:, 0].min())
-        own.append(document.nll[inside & np.isfinite(document.nll)].astype(float))
+        piece_nll.append(document.nll[inside & np.isfinite(document.nll)].astype(float))
         expected.append(reduce(document.nll, align(spans, document.spans + first), aggregation))
     flat = np.concatenate(expected)
     before = piece = 0
     for start in range(0, len(rows), 5):
         chosen = [rows[index] for index in range(start, min(start + 5, len(rows)))]
         batch = collator(chosen)
-        given = live.guide(batch.live_text, {}, live.plan(batch.live_text))
-        losses, sums = given["teacher_loss"], given["teacher_sums"]
+        guidance = live.guide(batch.live_text, {}, live.plan(batch.live_text))
+        losses, sums = guidance["teacher_loss"], guidance["teacher_sums"]
         assert torch.equal(losses.isnan(), batch.teacher_loss.isnan())
         for number, row in enumerate(chosen):
-            of_row = np.concatenate(own[piece : piece + len(row.documents)])
+            of_row = np.concatenate(piece_nll[piece : piece + len(row.documents)])
             assert sums[number, 1] == len(of_row)
             assert float(sums[number, 0]) == pytest.approx(of_row.sum(), rel=2e-3, abs=4e-3)
             piece += len(row.documents)
-            _, wanted = causal_shift(flat[before : before + len(row.ids)])
-            found = losses[number, : len(wanted)].numpy()
-            np.testing.assert_allclose(found, wanted, atol=4e-3, rtol=2e-3)
+            _, expected_losses = causal_shift(flat[before : before + len(row.ids)])
+            row_losses = losses[number, : len(expected_losses)].numpy()
+            np.testing.assert_allclose(row_losses, expected_losses, atol=4e-3, rtol=2e-3)
             before += len(row.ids)
     assert np.isfinite(flat).mean() > 0.5
 
@@ -105,9 +105,9 @@ def test_live_candidates_are_those_of_a_store_of_the_pieces(
     rows, _, build = setting
     live, collator = build(candidates=5, **options)
     texts = [text for index in range(len(rows)) for _, text, _ in pieces(rows[index])]
-    given = TeacherConfig(model=str(teacher_model), candidates=5, **options)
+    config = TeacherConfig(model=str(teacher_model), candidates=5, **options)
     corpus = scan(write_corpus(tmp_path / "pieces.jsonl", texts))
-    teacher = ConfiguredTeacher(given, tmp_path / "cache", CPU)
+    teacher = ConfiguredTeacher(config, tmp_path / "cache", CPU)
     store = teacher.scores(lambda: corpus, None, show_progress=False)
     batch = collator([rows[index] for index in range(len(rows))])
     text = batch.live_text
@@ -115,7 +115,7 @@ def test_live_candidates_are_those_of_a_store_of_the_pieces(
     nll_M, ids_MK, codes_MK, entropy_M = live.token_candidates(text, passes, len(passes) + 1)
     assert torch.equal(nll_M.nan_to_num(), live.token_losses(text, passes).nan_to_num())
     documents = [store.document(number, candidates=True) for number in range(len(texts))]
-    stored = Candidates.concatenate([one.candidates for one in documents])
+    stored = Candidates.concatenate([document.candidates for document in documents])
     np.testing.assert_array_equal(batch.live_text.windowed.tokens.ids, stored.tokens)
     assert ids_MK.dtype == torch.int32
     # Batches of other shapes round otherwise: equal but for neighbours that are as likely.
@@ -187,7 +187,7 @@ def test_a_collator_is_pickled_whole(setting):
     rows, _, build = setting
     collator = build()[1]
     sent = pickle.loads(pickle.dumps(collator))
-    left, right = (one([rows[0], rows[1]]) for one in (collator, sent))
+    left, right = (collate([rows[0], rows[1]]) for collate in (collator, sent))
     assert torch.equal(left.input_ids, right.input_ids)
     np.testing.assert_array_equal(left.live_text.mapping_N2, right.live_text.mapping_N2)
 
@@ -202,7 +202,7 @@ def test_a_damaged_text_is_refused(setting):
     with pytest.raises(StoreError, match="document 0 of this shard is damaged"):
         TextStore(folder).piece(0, 0, 4)
     assert TextStore(folder).piece(1, 0, 3) == (TEXTS[1][:3], 0)
-    (damage,) = [what for _, what in TextStore(folder).damages() if "document" in what]
+    (damage,) = [message for _, message in TextStore(folder).damages() if "document" in message]
     assert "document 0" in damage
 
 

@@ -45,19 +45,19 @@ def server(folder):
 
 def command(folder, out, *teacher, shard_bytes=1):
     """Arguments of `vocagno`. Every document is a shard unless told otherwise."""
-    given = ["score", folder / "c.jsonl", "--cache", folder / "cache", "--out", out]
-    given += ["--teacher.context", CONTEXT, "--shard_bytes", shard_bytes, *teacher]
-    return [str(word) for word in given]
+    arguments = ["score", folder / "c.jsonl", "--cache", folder / "cache", "--out", out]
+    arguments += ["--teacher.context", CONTEXT, "--shard_bytes", shard_bytes, *teacher]
+    return [str(word) for word in arguments]
 
 
 def by_server(folder, out, server, **options):
     tokenizer = folder / "model" / "tokenizer.json"
-    given = ["--teacher.server", server.url, "--teacher.tokenizer", tokenizer]
-    return command(folder, out, *given, "--teacher.requests", 4, **options)
+    teacher = ["--teacher.server", server.url, "--teacher.tokenizer", tokenizer]
+    return command(folder, out, *teacher, "--teacher.requests", 4, **options)
 
 
 @pytest.fixture(scope="module")
-def ours(folder):
+def our_store(folder):
     """The store of our own scorer."""
     assert main(command(folder, folder / "ours", "--teacher.model", folder / "model")) == 0
     return ScoreStore(folder / "ours")
@@ -68,14 +68,14 @@ def assert_same(first, second):
     assert len(first) == len(second)
     far, steps, tokens, equal = 0.0, 0.0, 0, 0
     for number in range(len(first)):
-        one, other = first.document(number), second.document(number)
-        np.testing.assert_array_equal(one.spans, other.spans)
-        has = np.isfinite(one.nll)
-        np.testing.assert_array_equal(has, np.isfinite(other.nll))
-        step = np.spacing(np.maximum(one.nll, other.nll)[has]).astype(np.float32)
-        found = np.abs(one.nll[has].astype(np.float32) - other.nll[has].astype(np.float32))
-        far, steps = max(far, found.max()), max(steps, (found / step).max())
-        tokens, equal = tokens + len(found), equal + int((found == 0).sum())
+        left, right = first.document(number), second.document(number)
+        np.testing.assert_array_equal(left.spans, right.spans)
+        has = np.isfinite(left.nll)
+        np.testing.assert_array_equal(has, np.isfinite(right.nll))
+        step = np.spacing(np.maximum(left.nll, right.nll)[has]).astype(np.float32)
+        differences = np.abs(left.nll[has].astype(np.float32) - right.nll[has].astype(np.float32))
+        far, steps = max(far, differences.max()), max(steps, (differences / step).max())
+        tokens, equal = tokens + len(differences), equal + int((differences == 0).sum())
     print(f"{tokens:,} losses, {equal:,} equal, others differ by {far:.4f} nats, {steps:.0f} step")
     assert steps <= 1
 
@@ -84,33 +84,33 @@ def assert_same_candidates(first, second):
     """Ids that are as likely may change places; codes of probabilities are at most one apart."""
     same = tokens = 0
     for number in range(len(first)):
-        one, other = (
+        left, right = (
             store.document(number, candidates=True).candidates for store in (first, second)
         )
-        np.testing.assert_array_equal(one.tokens, other.tokens)
-        assert np.abs(one.codes.astype(np.int16) - other.codes).max() <= 1
-        same, tokens = same + int((one.ids == other.ids).all(1).sum()), tokens + len(one.tokens)
+        np.testing.assert_array_equal(left.tokens, right.tokens)
+        assert np.abs(left.codes.astype(np.int16) - right.codes).max() <= 1
+        same, tokens = same + int((left.ids == right.ids).all(1).sum()), tokens + len(left.tokens)
     print(f"{tokens:,} tokens, {same:,} with the same {first.candidates} candidates")
     assert same > 0.99 * tokens
 
 
 @pytest.mark.parametrize("protocol", ["vllm", "openai"])
-def test_each_protocol_gives_our_losses(folder, server, ours, tmp_path, protocol):
+def test_each_protocol_gives_our_losses(folder, server, our_store, tmp_path, protocol):
     arguments = by_server(folder, tmp_path / "store", server, shard_bytes=100_000)
     assert main([*arguments, "--teacher.protocol", protocol]) == 0
     store = ScoreStore(tmp_path / "store")
     assert store.manifest.made_from["teacher"] == f"{protocol} server: tiny"
-    assert_same(store, ours)
+    assert_same(store, our_store)
     assert max(len(store.document(n).nll) for n in range(len(store))) > 3 * CONTEXT
 
 
-def test_candidates_are_those_of_transformers(folder, server, ours, tmp_path):
+def test_candidates_are_those_of_transformers(folder, server, our_store, tmp_path):
     """Of the server, and of vLLM in process: those of transformers."""
     options = {"shard_bytes": 100_000}
     model = ["--teacher.model", folder / "model", "--candidates", 5]
     assert main(command(folder, tmp_path / "ours", *model, **options)) == 0
     expected = ScoreStore(tmp_path / "ours")
-    assert_same(expected, ours)
+    assert_same(expected, our_store)
     served = by_server(folder, tmp_path / "served", server, **options)
     assert main([*served, "--candidates", "5"]) == 0
     done = in_vllm(
@@ -118,11 +118,11 @@ def test_candidates_are_those_of_transformers(folder, server, ours, tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for name in ("served", "vllm"):
-        assert_same(ScoreStore(tmp_path / name), ours)
+        assert_same(ScoreStore(tmp_path / name), our_store)
         assert_same_candidates(ScoreStore(tmp_path / name), expected)
 
 
-def test_vllm_in_process(folder, ours, tmp_path):
+def test_vllm_in_process(folder, our_store, tmp_path):
     """Windows of 129 ids are computed in passes of 100 tokens."""
     arguments = command(
         folder, tmp_path / "store", "--teacher.model", folder / "model", shard_bytes=100_000
@@ -131,7 +131,7 @@ def test_vllm_in_process(folder, ours, tmp_path):
     done = in_vllm([*arguments, "--json"])
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.startswith('{"store"')  # vLLM writes to stderr
-    assert_same(ScoreStore(tmp_path / "store"), ours)
+    assert_same(ScoreStore(tmp_path / "store"), our_store)
 
 
 def test_vllm_in_process_is_terminated(folder, tmp_path):

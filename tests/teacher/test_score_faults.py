@@ -31,9 +31,9 @@ pytestmark = [
 
 
 def command(corpus, store, cache, teacher_model, candidates=4):
-    given = ["score", corpus, "--out", store, "--cache", cache, "--json"]
-    given += ["--candidates", candidates, "--sampled"]
-    return [str(word) for word in (*given, "--teacher.model", teacher_model)]
+    arguments = ["score", corpus, "--out", store, "--cache", cache, "--json"]
+    arguments += ["--candidates", candidates, "--sampled"]
+    return [str(word) for word in (*arguments, "--teacher.model", teacher_model)]
 
 
 def score_with_kills(shard_bytes, kills, folder, arguments):

@@ -60,12 +60,12 @@ def test_a_document_that_the_teacher_could_not_read_costs_the_reading_of_its_sha
     monkeypatch.setattr(
         RowsShard, "check", lambda self, unit: (read.append(self.path.stem), check(self, unit))
     )
-    found = MatchedScores(ScoreStore(tmp_path / "scores"), rows)
+    matched = MatchedScores(ScoreStore(tmp_path / "scores"), rows)
     assert read == [rows.manifest.shards[3].name]
-    assert (found.refused_documents, found.missing_documents) == (1, 0)
+    assert (matched.refused_documents, matched.missing_documents) == (1, 0)
     tokens = rows.documents()[1]
-    assert found.missing_share == tokens[refused] / tokens.sum()
-    assert found.piece(refused, 0, 5).missing
+    assert matched.missing_share == tokens[refused] / tokens.sum()
+    assert matched.piece(refused, 0, 5).missing
 
 
 RULES = (
@@ -135,8 +135,8 @@ def test_one_store_serves_students_of_two_tokenizers(tmp_path):
 
 
 def test_a_text_is_found_by_its_whole_hash():
-    known = np.frombuffer(bytes(range(32)), "V16")
+    hashes = np.frombuffer(bytes(range(32)), "V16")
     half = np.frombuffer(bytes(range(8)) + bytes(8), "V16")
-    store = SimpleNamespace(shards=lambda: [SimpleNamespace(text_hashes=known)])
-    found = ScoresOfTexts(store, check=False).places(np.concatenate([half, known[::-1]]))
-    assert found.tolist() == [-1, 1, 0]
+    store = SimpleNamespace(shards=lambda: [SimpleNamespace(text_hashes=hashes)])
+    places = ScoresOfTexts(store, check=False).places(np.concatenate([half, hashes[::-1]]))
+    assert places.tolist() == [-1, 1, 0]

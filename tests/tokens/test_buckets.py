@@ -44,12 +44,12 @@ def test_buckets_by_hand():
     student = greedy([" un", "til", " until", "de"])
     teacher = greedy([" un", "til", "der", "d"])
     made = vocagno.buckets(student, teacher)
-    own, other = of_words(student, made.student), of_words(teacher, made.teacher)
-    assert own[b" until"] == own[b" un"] == other[b" un"]  # ` un` may go on to ` until`
-    assert own[b"til"] == other[b"til"] != own[b" un"]
-    assert own[b"de"] == own[b"d"] == other[b"der"] == other[b"d"]
-    assert own[b" "] == other[b" "] not in (own[b" un"], own[b"de"])
-    assert own[b"\xe2"] == other[b"\xe2"]
+    buckets, other = of_words(student, made.student), of_words(teacher, made.teacher)
+    assert buckets[b" until"] == buckets[b" un"] == other[b" un"]  # ` un` may go on to ` until`
+    assert buckets[b"til"] == other[b"til"] != buckets[b" un"]
+    assert buckets[b"de"] == buckets[b"d"] == other[b"der"] == other[b"d"]
+    assert buckets[b" "] == other[b" "] not in (buckets[b" un"], buckets[b"de"])
+    assert buckets[b"\xe2"] == other[b"\xe2"]
     for side, bucket in ((student, made.student), (teacher, made.teacher)):
         assert bucket[side.token_id("<end>")] == bucket[side.token_id("[UNK]")] == -1
         assert np.count_nonzero(bucket < 0) == 2 + 13  # 13 bytes are in no UTF-8
@@ -74,8 +74,8 @@ class Toy:
                 for size in range(len(ids) + 1):
                     starting[ids[:size]].append(number)
         self.contexts = set()
-        for number, (own, other) in enumerate(zip(*tokens, strict=True)):
-            for at, row in enumerate(vocagno.starts(own.spans, other.spans).tolist()):
+        for number, (of_student, of_teacher) in enumerate(zip(*tokens, strict=True)):
+            for at, row in enumerate(vocagno.starts(of_student.spans, of_teacher.spans).tolist()):
                 if row >= 0:
                     self.contexts.add((self.ids[0][number][:at], self.ids[1][number][:row]))
 
@@ -87,12 +87,12 @@ class Toy:
 
     def distribution(self, side, context, weights):
         """Over buckets, and over strings."""
-        found, whole = defaultdict(float), np.zeros(len(weights))
+        over_buckets, whole = defaultdict(float), np.zeros(len(weights))
         numbers = self.starting[side][context]
         whole[numbers] = weights[numbers] / weights[numbers].sum()
         for number in numbers:
-            found[self.outcome(side, number, context)] += whole[number]
-        return found, whole
+            over_buckets[self.outcome(side, number, context)] += whole[number]
+        return over_buckets, whole
 
     def unlike(self, contexts):
         """The weight, among the strings that the student takes for possible, of those whose tokens
@@ -118,23 +118,23 @@ def divergence(p, q):
 
 def check_promises(toy):
     """Of all contexts that both sides share; returns how many are exact, and the others' KL."""
-    exact, others = 0, []
+    exact, divergences = 0, []
     for contexts in toy.contexts:
-        (q, own), (p, other) = (
+        (q, q_strings), (p, p_strings) = (
             toy.distribution(side, contexts[side], toy.weights[0]) for side in (0, 1)
         )
-        strings = dict(enumerate(own)), dict(enumerate(other))
+        strings = dict(enumerate(q_strings)), dict(enumerate(p_strings))
         unlike = toy.unlike(contexts)
         assert distance(p, q) <= distance(*strings) + unlike + 1e-12
-        if unlike or (own != other).any():
-            others.append(divergence(p, q) if q.keys() >= p.keys() else np.inf)
+        if unlike or (q_strings != p_strings).any():
+            divergences.append(divergence(p, q) if q.keys() >= p.keys() else np.inf)
             continue
         exact += 1
         assert divergence(p, q) == pytest.approx(0, abs=1e-12)  # equal models
-        p, other = toy.distribution(1, contexts[1], toy.weights[1])
-        strings = divergence(dict(enumerate(other)), dict(enumerate(own)))
+        p, p_strings = toy.distribution(1, contexts[1], toy.weights[1])
+        strings = divergence(dict(enumerate(p_strings)), dict(enumerate(q_strings)))
         assert -1e-12 <= divergence(p, q) <= strings + 1e-12  # and two different ones
-    return exact, others
+    return exact, divergences
 
 
 ALPHABET = "ab "
@@ -144,9 +144,9 @@ words = st.sets(st.text(ALPHABET, min_size=2, max_size=4), max_size=6).map(sorte
 @settings(max_examples=15)
 @given(words, words, st.sets(st.text(ALPHABET, max_size=6), min_size=1, max_size=30).map(sorted))
 def test_the_tokens_of_tokenizers_that_take_the_longest_are_always_in_one_bucket(
-    own, other, strings
+    student_words, teacher_words, strings
 ):
-    toy = Toy(greedy(own), greedy(other), strings)
+    toy = Toy(greedy(student_words), greedy(teacher_words), strings)
     check_promises(toy)
     assert not any(toy.unlike(contexts) for contexts in toy.contexts)
     assert toy.made.share == 1
@@ -173,11 +173,11 @@ def test_the_promises_hold_for_every_pair(tokenizers, student):
     """Where both know of the same strings, they are exact; that is so in most contexts. Elsewhere
     equal models differ by no more than what they know differs."""
     strings = ["".join(parts) for parts in product(BEGINNINGS, ENDINGS)]
-    own = TokenSpans(tokenizers[student])
+    spans = TokenSpans(tokenizers[student])
     for name in NINE:
-        exact, others = check_promises(Toy(own, TokenSpans(tokenizers[name]), strings))
-        assert exact > 9 * len(others)
-        assert name != student or not others
+        exact, divergences = check_promises(Toy(spans, TokenSpans(tokenizers[name]), strings))
+        assert exact > 9 * len(divergences)
+        assert name != student or not divergences
 
 
 @pytest.mark.parametrize("name", NINE)
@@ -189,8 +189,8 @@ def test_a_tokenizer_and_itself_have_the_same_buckets(tokenizers, name):
     special = np.flatnonzero(side.is_special(np.arange(side.vocabulary_size)))
     assert (made.student[special] == -1).all()
     tokens = side.encode(["The sum of 17 and 25 is 42,\n  so 😊 x = 42."])
-    found = made.agreement(tokens, tokens)
-    assert found.tokens == found.covered == found.same_bucket > 10
+    agreement = made.agreement(tokens, tokens)
+    assert agreement.tokens == agreement.covered == agreement.same_bucket > 10
 
 
 def test_the_other_way_round_is_the_same_partition(tokenizers):
@@ -200,8 +200,8 @@ def test_the_other_way_round_is_the_same_partition(tokenizers):
     np.testing.assert_array_equal(
         np.unique(there.sizes, axis=0), np.unique(back.sizes[:, ::-1], axis=0)
     )
-    for one, two in ((there.student, back.teacher), (there.teacher, back.student)):
-        assert len({*zip(one.tolist(), two.tolist(), strict=True)}) == len({*one.tolist()})
+    for bucket, mirror in ((there.student, back.teacher), (there.teacher, back.student)):
+        assert len({*zip(bucket.tolist(), mirror.tolist(), strict=True)}) == len({*bucket.tolist()})
     space, word = llama.token_id("▁"), llama.token_id("▁x")  # no dummy prefix before pieces
     pieces = other.pieces()
     assert there.student[space] == there.teacher[pieces.index(b" ")]
@@ -226,7 +226,9 @@ def test_a_tokenizer_that_cannot_read_all(tokenizers):
     made = vocagno.buckets(narrow, wide)
     assert (made.student[[narrow.token_id(token) for token in ("the", "x")]] >= 0).all()
     assert made.teacher[wide.token_id("<0x01>")] == -1
-    after = [id for id, one in enumerate(wide.text_pieces()) if one and set(one) & {*"éπ".encode()}]
+    after = [
+        id for id, piece in enumerate(wide.text_pieces()) if piece and set(piece) & {*"éπ".encode()}
+    ]
     before = np.full(len(after), narrow.token_id("x"))
     assert module.Boundaries(narrow, wide).can_follow(before, np.array(after)).all()
     assert made.boundaries is None  # it changes texts
@@ -255,7 +257,7 @@ def test_components_that_are_too_large_are_no_buckets(tokenizers):
 def test_a_teacher_may_have_any_number_of_ids_in_a_bucket():
     """A student of bytes under a teacher of words: the bucket of the space has all words. What a
     step costs are the student's ids, of which it has one. The limit was once one of both sides."""
-    words = [f" {one}{two}{three}" for one, two, three in product("abcdefgh", repeat=3)]
+    words = [f" {a}{b}{c}" for a, b, c in product("abcdefgh", repeat=3)]
     sides = greedy([]), greedy(words)
     made = vocagno.buckets(*sides, max_size=1)
     made.check()
@@ -313,10 +315,10 @@ def test_a_file_is_found_and_another_one_refused(tokenizers, tmp_path, monkeypat
     (file,) = (tmp_path / "cache").iterdir()
     with monkeypatch.context() as patch:
         patch.setattr(module, "_compute_buckets", lambda *_: pytest.fail("made again"))
-        found = vocagno.buckets(*sides, cache=tmp_path / "cache")
-    assert isinstance(found.boundaries, module.Boundaries)
+        cached = vocagno.buckets(*sides, cache=tmp_path / "cache")
+    assert isinstance(cached.boundaries, module.Boundaries)
     for name in made.__dataclass_fields__.keys() - {"boundaries"}:
-        np.testing.assert_array_equal(getattr(found, name), getattr(made, name))
+        np.testing.assert_array_equal(getattr(cached, name), getattr(made, name))
     vocagno.buckets(*sides, max_size=3, cache=tmp_path / "cache")
     vocagno.buckets(*sides[::-1], cache=tmp_path / "cache")
     assert len(list((tmp_path / "cache").iterdir())) == 3
@@ -339,16 +341,16 @@ def test_a_damaged_file_is_refused_or_the_same(tokenizers, tmp_path):
         data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :]
         for at in range(0, len(data), 23)
     ]
-    for one in [*damaged, b"[]", np.arange(3).tobytes()]:
-        file.write_bytes(one)
+    for content in [*damaged, b"[]", np.arange(3).tobytes()]:
+        file.write_bytes(content)
         try:
-            found = module.Buckets.load(file, *sides)
+            loaded = module.Buckets.load(file, *sides)
         except BucketError as error:
             assert "damaged" in str(error)  # noqa: PT017
             refused += 1
         else:
-            np.testing.assert_array_equal(found.student, made.student)
-            np.testing.assert_array_equal(found.teacher, made.teacher)
+            np.testing.assert_array_equal(loaded.student, made.student)
+            np.testing.assert_array_equal(loaded.teacher, made.teacher)
     assert refused > len(damaged) / 2
 
 
@@ -365,9 +367,9 @@ def test_real_tokenizers_on_real_text():
     ):
         made = vocagno.buckets(sides[student], sides[teacher])
         made.check()
-        found = made.agreement(tokens[student], tokens[teacher])
-        assert found.covered / found.tokens == pytest.approx(covered, abs=0.01)
-        assert 0.985 < found.same_bucket / found.covered < 0.9999
+        agreement = made.agreement(tokens[student], tokens[teacher])
+        assert agreement.covered / agreement.tokens == pytest.approx(covered, abs=0.01)
+        assert 0.985 < agreement.same_bucket / agreement.covered < 0.9999
     for student, teacher in (("gpt2", "t5-small"), ("bert-base-uncased", "gpt2")):
         with pytest.raises(BucketError, match="tokenizers that change the text"):
             vocagno.buckets(sides[student], sides[teacher]).check()

@@ -76,5 +76,5 @@ def test_threads_that_share_a_tokenizer_encode_alike(tokenizers):
     spans = TokenSpans(tokenizers["byte-level-nfc"])
     expected = TokenSpans(tokenizers["byte-level-nfc"]).encode(ALL_TEXTS)
     with ThreadPoolExecutor(8) as threads:
-        for found in threads.map(spans.encode, [ALL_TEXTS] * 32):
-            check_same(found, expected)
+        for tokens in threads.map(spans.encode, [ALL_TEXTS] * 32):
+            check_same(tokens, expected)

@@ -306,5 +306,5 @@ def test_33_marks_that_nfc_reorders_are_one_group(families, everywhere, before, 
     assert held[0] == held[1]
     first = len(f"one {before}".encode())
     for start in (first, len(f"one {before}{marks}y {before}".encode())):
-        (group,) = (one for one in held[0] if one[0] <= start < one[1])
+        (group,) = (span for span in held[0] if span[0] <= start < span[1])
         assert group[1] >= start + len(marks.encode())

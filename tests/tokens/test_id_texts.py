@@ -29,7 +29,7 @@ def test_an_index_gives_the_tokens_of_one_text(spans, tokens):
         assert same(tokens[index - len(STRINGS)], tokens[np.int64(index)])
         assert tokens.text(index - len(STRINGS)) == tokens.text(index)
     assert np.shares_memory(tokens[0].ids, tokens.ids)
-    assert [len(one.ids) for one in tokens] == np.diff(tokens.cu_seqlens).tolist()
+    assert [len(encoded.ids) for encoded in tokens] == np.diff(tokens.cu_seqlens).tolist()
 
 
 @pytest.mark.parametrize("index", [4, -5, 10**30])
@@ -90,5 +90,4 @@ def test_arrays_of_strings(spans, tokens):
         spans.encode(pa.scalar("a"))
     with pytest.raises(TypeError, match=r"texts\[0\]: expected a string, got bytes"):
         spans.encode([b"a"])
-    given = spans.from_ids(tokens.ids, tokens.cu_seqlens, texts=pa.array(STRINGS))
-    assert given.proved.all()
+    assert spans.from_ids(tokens.ids, tokens.cu_seqlens, texts=pa.array(STRINGS)).proved.all()

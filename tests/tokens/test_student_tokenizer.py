@@ -24,22 +24,22 @@ def folder(tmp_path, tokenizers, monkeypatch):
 
 
 def test_a_folder_in_the_home_folder(folder):
-    found = student_tokenizer("~/student")
-    assert (found.eos, found.source) == ("<s>", str(folder))
-    assert found.spans.fingerprint == student_tokenizer(str(folder)).spans.fingerprint
+    student = student_tokenizer("~/student")
+    assert (student.eos, student.source) == ("<s>", str(folder))
+    assert student.spans.fingerprint == student_tokenizer(str(folder)).spans.fingerprint
 
 
 @pytest.mark.parametrize(
-    ("declared", "eos", "said"),
+    ("declared", "eos", "warns"),
     [("<s>", None, True), ("<s>", "<s>", False), ("</s>", None, False), (None, None, False)],
 )
-def test_an_end_that_is_not_usual_is_said(folder, capsys, declared, eos, said):
+def test_an_end_that_is_not_usual_is_said(folder, capsys, declared, eos, warns):
     """A chat model declares what ends a turn, next to what ends a document."""
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": declared}))
-    found = student_tokenizer(str(folder), eos)
+    student = student_tokenizer(str(folder), eos)
     words = "warning: every document ends in '<s>', which .* declares as its EOS; .* in '</s>'; set"
-    assert found.eos == (eos or declared or "</s>")
-    assert bool(re.match(words, capsys.readouterr().err)) is said
+    assert student.eos == (eos or declared or "</s>")
+    assert bool(re.match(words, capsys.readouterr().err)) is warns
 
 
 def test_an_empty_end_is_not_replaced_by_another(folder):

@@ -149,14 +149,14 @@ def _two_further_without_the_last(text, ids, offsets):
 
 
 @pytest.mark.parametrize(
-    ("alter", "why"),
+    ("alter", "cause"),
     [
         (_ends_at_its_start, "tokens with text have empty offsets"),
         (_backwards, "its offsets are invalid or out of order"),
         (_two_further_without_the_last, "is not certain"),
     ],
 )
-def test_texts_that_cannot_be_placed_are_left_out_of_a_batch(tokenizers, monkeypatch, alter, why):
+def test_texts_that_cannot_be_placed_are_left_out_of_a_batch(tokenizers, monkeypatch, alter, cause):
     """The others have the tokens that they have without them."""
     spans = TokenSpans(tokenizers["byte-level-nfc"])
     good = [text for text in ALL_TEXTS if text]
@@ -171,16 +171,16 @@ def test_texts_that_cannot_be_placed_are_left_out_of_a_batch(tokenizers, monkeyp
     texts = [bad, *good, bad]
     tokens, refused = spans.try_encode(texts)
     assert [*refused] == [0, len(texts) - 1]
-    assert all(why in reason for reason in refused.values())
+    assert all(cause in reason for reason in refused.values())
     assert not tokens.proved[[0, -1]].any()
     alone = spans.encode(["", *good, ""])
-    for found, expected in (
+    for batched, expected in (
         (tokens.ids, alone.ids),
         (tokens.spans, alone.spans),
         (tokens.cu_seqlens, alone.cu_seqlens),
     ):
-        np.testing.assert_array_equal(found, expected)
-    with pytest.raises(TokenizerError, match=rf"texts\[0\], which begins with 'e.*{why}"):
+        np.testing.assert_array_equal(batched, expected)
+    with pytest.raises(TokenizerError, match=rf"texts\[0\], which begins with 'e.*{cause}"):
         spans.encode(texts)
 
 
@@ -189,7 +189,7 @@ def test_texts_that_cannot_be_tokenized_are_left_out_of_a_batch():
     texts = ["a snowman", "☃", "", "a ☃ and", "the end"]
     tokens, refused = spans.try_encode(texts)
     assert [*refused] == [1, 3]
-    assert all("cannot be tokenized" in why for why in refused.values())
+    assert all("cannot be tokenized" in reason for reason in refused.values())
     alone = spans.encode(["a snowman", "", "", "", "the end"])
     np.testing.assert_array_equal(tokens.spans, alone.spans)
     np.testing.assert_array_equal(tokens.cu_seqlens, alone.cu_seqlens)

@@ -54,15 +54,15 @@ def test_what_old_transformers_make_of_a_tokenizer_is_refused(misdeclared):
     from vocagno.tokens.student_tokenizer import StudentTokenizer
 
     loaded = transformers.AutoTokenizer.from_pretrained(misdeclared)
-    own = TokenSpans.from_pretrained(str(misdeclared))  # it reads the file itself
-    own_ids = [own.encode([probe]).ids.tolist() for probe in PLAIN_PROBES]
+    spans = TokenSpans.from_pretrained(str(misdeclared))  # it reads the file itself
+    own_ids = [spans.encode([probe]).ids.tolist() for probe in PLAIN_PROBES]
     assert own_ids == [
         TokenSpans(misdeclared / "tokenizer.json").encode([p]).ids.tolist() for p in PLAIN_PROBES
     ]
-    student = StudentTokenizer(own, str(misdeclared), own.token(0), 0)
+    student = StudentTokenizer(spans, str(misdeclared), spans.token(0), 0)
     is_old = tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 22)
-    theirs = [loaded(probe, add_special_tokens=False)["input_ids"] for probe in PLAIN_PROBES]
-    assert (theirs != own_ids) == is_old
+    loaded_ids = [loaded(probe, add_special_tokens=False)["input_ids"] for probe in PLAIN_PROBES]
+    assert (loaded_ids != own_ids) == is_old
     if is_old:
         with pytest.raises(
             TokenizerError, match=r"transformers before 5\.22 loads some tokenizers"
@@ -348,9 +348,9 @@ def test_characters_that_a_normaliser_deletes_at_the_start(unigram, start):
 )
 def test_t5_and_a_mark_behind_a_character_that_it_takes_apart(text, pieces):
     """It replaces both together, so the last parts get the offset of the mark."""
-    found = strings(real_tokenizer("t5-small"), text)
-    assert found[0] == ("x", "x")
-    assert [(piece, held.strip()) for piece, held in found[1:]][: len(pieces)] == [
+    tokens = strings(real_tokenizer("t5-small"), text)
+    assert tokens[0] == ("x", "x")
+    assert [(piece, held.strip()) for piece, held in tokens[1:]][: len(pieces)] == [
         (piece, text[2:4]) for piece in pieces
     ]
 
@@ -407,12 +407,12 @@ def is_part_of_a_character(piece):
 def origins(text):
     """A text with the contractions, and for each of its bytes the bytes that it comes from."""
     several = "|".join(re.escape(text) for text, _ in CONTRACTIONS)
-    contracted, found, at = "", [], 0
+    contracted, sources, at = "", [], 0
     for part in re.findall(f"{several}|.", text, re.DOTALL):
-        one = dict(CONTRACTIONS).get(part, part)
-        found += [(at, at + len(part.encode()))] * len(one.encode())
-        contracted, at = contracted + one, at + len(part.encode())
-    return contracted, found
+        character = dict(CONTRACTIONS).get(part, part)
+        sources += [(at, at + len(part.encode()))] * len(character.encode())
+        contracted, at = contracted + character, at + len(part.encode())
+    return contracted, sources
 
 
 @pytest.mark.slow
@@ -432,16 +432,14 @@ def test_what_a_normaliser_contracts_is_placed(tokenizers, family):
         if tokens.ids.tolist() != ids:
             continue  # a space was put before it
         compared += 1
-        for index, (start, end), found in zip(
-            ids, before.spans, tokens.spans.tolist(), strict=True
-        ):
+        for index, (start, end), span in zip(ids, before.spans, tokens.spans.tolist(), strict=True):
             if start == end:
                 continue
             first, stop = origin[start][0], origin[end - 1][1]
             if is_part_of_a_character(plain.pieces()[index]):
-                assert first <= found[0] < found[1] <= stop, (text, index)
+                assert first <= span[0] < span[1] <= stop, (text, index)
             else:
-                assert found == [first, stop], (text, index)
+                assert span == [first, stop], (text, index)
     assert compared > 40
 
 
@@ -477,8 +475,8 @@ def places_of(spans, tokens, moved, index, text):
     """What is found out about a text whose spans are `moved`."""
     ids = tokens.ids[tokens.text(index)]
     places = spans._offsets._places
-    found = places.disagreeing_in(text, ids, moved)
-    return found, places.compiled.misplaced(ids, moved, text, found)
+    disagreeing = places.disagreeing_in(text, ids, moved)
+    return disagreeing, places.compiled.misplaced(ids, moved, text, disagreeing)
 
 
 @pytest.mark.parametrize("family", [*LOSSLESS, "byte-level-nfc"])
@@ -538,8 +536,8 @@ def test_a_normaliser_is_no_shift(tokenizers, kind):
     from tokenizers import Regex, normalizers
 
     tokenizer = type(tokenizers["llama"]).from_str(tokenizers["llama"].to_str())
-    own = NORMALIZERS[kind](normalizers, Regex)
-    tokenizer.normalizer = normalizers.Sequence([own, tokenizer.normalizer])
+    normalizer = NORMALIZERS[kind](normalizers, Regex)
+    tokenizer.normalizer = normalizers.Sequence([normalizer, tokenizer.normalizer])
     spans = TokenSpans(tokenizer)
     texts = [*TEXTS[:6], *HARD_TEXTS, "Babe ab the THE Cab <up> <U> ``q''", "UPPER \ue000 aB"]
     pairs.check_side(spans, spans.encode(texts), texts)

@@ -95,11 +95,11 @@ def test_kills_change_no_bit(tmp_path, config):
     for number, of_one in moments.items():
         for name, value in of_one.items():
             assert torch.equal(value, other_moments[number][name])
-    ours, theirs = logged(tmp_path / "stopped"), logged(tmp_path / "whole")
-    assert [entry["step"] for entry in ours] == sorted({entry["step"] for entry in ours})
+    entries, whole_entries = logged(tmp_path / "stopped"), logged(tmp_path / "whole")
+    assert [entry["step"] for entry in entries] == sorted({entry["step"] for entry in entries})
     # SIGTERM ends a window of the log early; every window that is in both is the same.
-    same = [entry for entry in theirs if entry in ours]
-    assert len(same) >= len(theirs) - 2 * len(terminated)
+    same = [entry for entry in whole_entries if entry in entries]
+    assert len(same) >= len(whole_entries) - 2 * len(terminated)
 
 
 def test_a_folder_in_use_or_never_to_be_resumed(tmp_path, config, capsys):
@@ -146,10 +146,10 @@ def test_a_checkpoint_of_other_weights_is_not_resumed(tmp_path, config, capsys, 
     save_file(tensors, weights, {"format": "pt"})
     capsys.readouterr()
     assert train_here(path, "--train.steps", 2) == 2
-    said = capsys.readouterr().err
-    assert f"error: {weights.parent} could not be restored" in said
-    assert name in said
-    assert "remove it to resume from an earlier one" in said
+    error = capsys.readouterr().err
+    assert f"error: {weights.parent} could not be restored" in error
+    assert name in error
+    assert "remove it to resume from an earlier one" in error
     assert not (folder / "final").exists()
 
 
@@ -165,9 +165,9 @@ def test_a_checkpoint_of_another_run_is_not_resumed(tmp_path, config, capsys):
     shutil.copytree(other / "checkpoints" / "step_2", checkpoint)
     capsys.readouterr()
     assert train_here(path, "--train.steps", 2) == 2
-    said = capsys.readouterr().err
-    assert f"error: {checkpoint} was saved by another run than the one in {folder}" in said
-    assert "give the folder `final` of that run as student.model" in said
+    error = capsys.readouterr().err
+    assert f"error: {checkpoint} was saved by another run than the one in {folder}" in error
+    assert "give the folder `final` of that run as student.model" in error
     assert not (folder / "final").exists()
     # The folder of the run may move: its identity does not depend on where it is.
     moved = tmp_path / "moved"
@@ -198,16 +198,16 @@ def test_a_run_is_pushed_when_it_is_complete(config, tmp_path, monkeypatch, caps
         # The hub fails before the run, and after it: the model is kept.
         hub.statuses = {"create": 503}
         assert train_here(*push) == 2
-        said = capsys.readouterr().err
-        assert "trying again after the last step" in said
-        assert f"complete: {final}" in said
-        assert f"To push them again: hf upload student {final} . --private" in said
+        stderr = capsys.readouterr().err
+        assert "trying again after the last step" in stderr
+        assert f"complete: {final}" in stderr
+        assert f"To push them again: hf upload student {final} . --private" in stderr
         # The same command pushes the finished run.
         hub.statuses = {}
         assert train_here(*push) == 0
-        said = capsys.readouterr().err
-        assert f"already complete: {final}" in said
-        assert f"pushed: {hub.url}/tester/student/commit/" in said
+        stderr = capsys.readouterr().err
+        assert f"already complete: {final}" in stderr
+        assert f"pushed: {hub.url}/tester/student/commit/" in stderr
         assert hub.private == {"models/tester/student": True}
         assert hub.files["models/tester/student"] == contents(final)
         assert "README.md" in contents(final)

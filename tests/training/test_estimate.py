@@ -73,12 +73,12 @@ def test_an_estimate_is_near_what_a_run_takes(tmp_path, config, estimated):
     kept = sum(entry["kept_fraction"] for entry in entries) / len(entries)
     assert guess["kept_fraction"] == pytest.approx(kept, abs=0.1)
     assert guess["peak_memory_mb"] > 100
-    for what, tokens in (("training", "trained_tokens"), ("scoring", "teacher_tokens")):
-        speed = guess[f"{what}_tokens_per_second"]
+    for phase, tokens in (("training", "trained_tokens"), ("scoring", "teacher_tokens")):
+        speed = guess[f"{phase}_tokens_per_second"]
         assert speed > 100
         for devices in module.DEVICES:
             hours = guess[tokens] / speed / devices / 3600
-            assert guess[f"{what}_hours_on_{devices}"] == pytest.approx(hours, rel=0.01)
+            assert guess[f"{phase}_hours_on_{devices}"] == pytest.approx(hours, rel=0.01)
     assert "teacher_tokens" not in estimated(path)  # there is nothing left to score
 
 
@@ -186,8 +186,8 @@ def test_a_pair_that_shares_too_little_is_refused_before_a_token_is_scored(
 def commands(tmp_path, teacher_model):
     """`vocagno score` of a corpus of 60 shards, with the options to come."""
     corpus = write_corpus(tmp_path / "c.jsonl", MANY)
-    given = ["--cache", str(tmp_path / "cache"), "--shard_bytes", "300", "--json"]
-    return ["score", str(corpus), "--teacher.model", str(teacher_model), *given]
+    options = ["--cache", str(tmp_path / "cache"), "--shard_bytes", "300", "--json"]
+    return ["score", str(corpus), "--teacher.model", str(teacher_model), *options]
 
 
 def test_an_estimate_of_scoring_is_near_what_comes_out(tmp_path, commands, capsys, monkeypatch):
@@ -216,8 +216,8 @@ def test_an_estimate_of_scoring_is_near_what_comes_out(tmp_path, commands, capsy
 
 def test_documents_of_a_token_without_a_loss_take_no_time(tmp_path, teacher_model, capsys):
     corpus = write_corpus(tmp_path / "c.jsonl", ["a", "b"])
-    given = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache"), "--json"]
-    assert main(["score", str(corpus), *given, "--dry_run"]) == 0
+    flags = ["--teacher.model", str(teacher_model), "--cache", str(tmp_path / "cache"), "--json"]
+    assert main(["score", str(corpus), *flags, "--dry_run"]) == 0
     guess = json.loads(capsys.readouterr().out)
     assert (guess["tokens"], guess["tokens_per_second"], guess["hours_on_1"]) == (2, 0, 0)
 

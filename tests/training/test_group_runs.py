@@ -45,23 +45,24 @@ def test_a_live_teacher_s_losses_of_groups_are_those_of_its_tokens(
     """Of each group the sum over the teacher's own tokens, found again from spans and texts."""
     rows, texts = prepared(tmp_path, tokenizer_files)
     line_ends = TokenSpans(tokenizer_files / "student.json").line_ends()
-    given = texts, teacher_model, GuidanceConfig(**guidance)
-    live, collator = live_teacher(*given, line_ends=line_ends)
+    arguments = texts, teacher_model, GuidanceConfig(**guidance)
+    live, collator = live_teacher(*arguments, line_ends=line_ends)
     compared = 0
     for start in range(0, len(rows), 5):
         chosen = [rows[index] for index in range(start, min(start + 5, len(rows)))]
         batch, (sides, _) = collator(chosen), collator.align(chosen)
         plan = live.plan(batch.live_text)
-        found = live.guide(batch.live_text, {}, plan)[name]
+        nll = live.guide(batch.live_text, {}, plan)[name]
         nll_M = live.token_losses(batch.live_text, plan).numpy()
         groups_BT = batch.groups if batch.line_groups is None else batch.line_groups
-        assert torch.equal(found.isnan(), groups_BT < 0)
+        assert torch.equal(nll.isnan(), groups_BT < 0)
         sizes = [len(row.ids) for row in chosen]
-        own = np.concatenate([row.spans for row in chosen])
+        student_spans = np.concatenate([row.spans for row in chosen])
         cuts = np.cumsum([0, *(n for row in chosen for n in row.num_tokens)])
-        theirs = sides.teacher_spans
         counts = sides.windowed.tokens.cu_seqlens
-        groups = vocagno.groups(own, theirs, student_cu_seqlens=cuts, teacher_cu_seqlens=counts)
+        groups = vocagno.groups(
+            student_spans, sides.teacher_spans, student_cu_seqlens=cuts, teacher_cu_seqlens=counts
+        )
         expected = {
             int(first): nll_M[a:b].sum() / (stop - first)
             for (first, stop), (a, b) in zip(groups.student, groups.teacher, strict=True)
@@ -72,6 +73,6 @@ def test_a_live_teacher_s_losses_of_groups_are_those_of_its_tokens(
                 token = before[row] + place
                 group = groups_BT[row, place - 1]
                 if group >= 0 and token in expected:
-                    assert float(found[row, place - 1]) == pytest.approx(expected[token], rel=1e-4)
+                    assert float(nll[row, place - 1]) == pytest.approx(expected[token], rel=1e-4)
                     compared += 1
     assert compared > 200

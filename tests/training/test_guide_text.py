@@ -94,8 +94,8 @@ def test_numbers_are_those_of_plain_torch(guide, student_model, teacher_model, h
     np.testing.assert_allclose(found(guided, "student_loss"), nll, atol=1e-5)
     np.testing.assert_allclose(found(guided, "teacher_loss"), aggregated, atol=1e-5)
     np.testing.assert_allclose(found(guided, "excess"), nll - aggregated, atol=2e-5)
-    given = [token["teacher"] or [-1, -1] for token in guided.as_dict()["tokens"]]
-    assert given == mapping.tolist()
+    ranges = [token["teacher"] or [-1, -1] for token in guided.as_dict()["tokens"]]
+    assert ranges == mapping.tolist()
     losses = [token["loss"] for token in guided.as_dict()["teacher_tokens"]]
     np.testing.assert_allclose(np.array(losses, float), teacher_nll, atol=1e-3)
 
@@ -107,10 +107,10 @@ def test_the_choice_is_that_of_the_definition(
 ):
     guided = guide(top_fraction=top_fraction, unmapped=unmapped)
     nll, _, _, aggregated = plain(student_model, teacher_model, "max")
-    wanted = oracle.weights(
+    expected_weights = oracle.weights(
         nll[1:], aggregated[1:], np.ones(len(nll) - 1, bool), top_fraction, unmapped
     )
-    assert found(guided, "kept").tolist() == [0, *wanted]
+    assert found(guided, "kept").tolist() == [0, *expected_weights]
     counts = guided.counts
     assert counts["top"] == math.ceil(round(top_fraction * counts["competing"], 9))
     assert counts["kept"] == counts["top"] + counts["included"]
@@ -173,12 +173,12 @@ def test_the_excess_loss_of_a_group_is_shared_by_its_tokens(
     guide, student_model, teacher_model, options
 ):
     guided = guide(CUT, **{"unit": "group", **THRESHOLD} | options)
-    spans, others = (
+    spans, teacher_spans = (
         TokenSpans(model).encode([CUT]).spans for model in (student_model, teacher_model)
     )
     nll, excess = found(guided, "student_loss"), found(guided, "excess")
     losses = [token["loss"] for token in guided.as_dict()["teacher_tokens"]]
-    for (first, stop), (start, end) in zip(*oracle.groups(spans, others), strict=True):
+    for (first, stop), (start, end) in zip(*oracle.groups(spans, teacher_spans), strict=True):
         rows = slice(first + 1, stop + 1)  # <s> stands before them
         of_group = np.array(losses[start:end], float).sum() / (stop - first)
         np.testing.assert_allclose(excess[rows], nll[rows].mean() - of_group, atol=1e-4)
@@ -204,11 +204,11 @@ def test_why_is_said_of_each_kind_of_token(guide):
         return {token["token"]: (token["kept"], token["why"], token["lacks"]) for token in tokens}
 
     for policy, kept in (("include", True), ("exclude", False)):
-        said = whys(unmapped=policy)
-        assert said["<s>"] == (False, "not predicted", None)
-        assert said["▁The"] == (kept, f"{policy}d", "unscored")
-        assert said["</s>"] == (kept, f"{policy}d", "special")
-        assert {(True, "top", None), (False, "below", None)} <= set(said.values())
+        verdicts = whys(unmapped=policy)
+        assert verdicts["<s>"] == (False, "not predicted", None)
+        assert verdicts["▁The"] == (kept, f"{policy}d", "unscored")
+        assert verdicts["</s>"] == (kept, f"{policy}d", "special")
+        assert {(True, "top", None), (False, "below", None)} <= set(verdicts.values())
     ranked = whys(unmapped="mean")
     assert ranked["</s>"][1:] in (("top", "special"), ("below", "special"))
     assert whys(bos="<|endoftext|>")["▁The"][2] is None
@@ -223,7 +223,7 @@ def test_alm_shows_who_is_ahead_and_distill_where_a_token_starts(guide, teacher_
     starts = {start for start, end in teacher.spans.tolist() if start < end}
     seen = Counter()
     for token, by_alm, by_distill in zip(
-        groups, *(one.as_dict()["tokens"] for one in (alm, distill)), strict=True
+        groups, *(guided.as_dict()["tokens"] for guided in (alm, distill)), strict=True
     ):
         assert by_alm["excess"] == by_distill["excess"] == token["excess"]
         if token["why"] not in ("not predicted", "included"):

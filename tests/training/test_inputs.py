@@ -81,8 +81,7 @@ def test_rows_made_beforehand_train_as_those_in_the_cache(tmp_path, config, made
     """With scores, too, the corpus is not read."""
     assert train_here(config()) == 0
     nowhere = {"data.train": "nowhere.jsonl", "data.cache": tmp_path / "empty"}
-    given = options(made | nowhere | {"output": tmp_path / "given"})
-    assert train_here(config(), *given) == 0
+    assert train_here(config(), *options(made | nowhere | {"output": tmp_path / "given"})) == 0
     assert not list((tmp_path / "empty").glob("rows/*"))
     losses = [[entry["loss"] for entry in metrics(tmp_path / run)[0]] for run in ("run", "given")]
     assert losses[0] == losses[1]
@@ -114,9 +113,9 @@ def test_rows_in_another_order_than_their_corpora_are_refused(
     """Each would be mixed with the weight of the other. Rows without a corpus are trained on."""
     other = write_corpus(tmp_path / "other.jsonl", ["", *reversed(TEXTS)])
     tokenizer = ["--tokenizer", str(tokenizer_files / "student.json"), "--eos", "</s>"]
-    more = ["--seq_len", "32", "--workers", "1", "--cache", str(tmp_path / "elsewhere")]
+    settings = ["--seq_len", "32", "--workers", "1", "--cache", str(tmp_path / "elsewhere")]
     rows = [str(made["data.rows"]), str(tmp_path / "other-rows")]
-    assert main(["prepare", str(other), *tokenizer, *more, "--out", rows[1]]) == 0
+    assert main(["prepare", str(other), *tokenizer, *settings, "--out", rows[1]]) == 0
     guidance = {"method": "cpt"}
 
     def train(corpora, rows, out):

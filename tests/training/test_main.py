@@ -54,10 +54,10 @@ def trained_in(folder, *models, **sections):
     corpus = write_corpus(folder / "c.jsonl", TEXTS)
     sections |= {"data": {"validation": str(corpus)}, "train": {"eval_every": 3}}
     path = write_config(folder, corpus, *models, **sections)
-    said = io.StringIO()
-    with redirect_stderr(said):
+    stderr = io.StringIO()
+    with redirect_stderr(stderr):
         assert train(path) == 0
-    return folder / "run", path, said.getvalue()
+    return folder / "run", path, stderr.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def naive(tmp_path_factory, tokenizer_files, teacher_model):
 def test_a_guided_run_from_text_to_a_model_that_loads(trained):
     """The whole way: sees steps or validations at other times than configured, a share of kept
     tokens that is not the quota, and a model that does not load with its tokenizer."""
-    folder, _, said = trained
+    folder, _, stderr = trained
     training, validation = metrics(folder)
     assert [entry["step"] for entry in training] == [2, 4, 6]
     assert [entry["step"] for entry in validation] == [3, 6]
@@ -90,8 +90,8 @@ def test_a_guided_run_from_text_to_a_model_that_loads(trained):
     assert training[-1]["loss"] < training[0]["loss"]
     assert validation[-1]["validation_loss"] < validation[0]["validation_loss"]
     assert "validation_losses" not in validation[0]  # as there is one held-out text
-    assert f"step 6: held-out loss {validation[-1]['validation_loss']:.4f}\n" in said
-    assert said.count("raises the held-out loss of clean text; a run without guidance.top_f") == 1
+    assert f"step 6: held-out loss {validation[-1]['validation_loss']:.4f}\n" in stderr
+    assert stderr.count("raises the held-out loss of clean text; a run without guidance.top_f") == 1
     # Old checkpoints go once the new one is whole.
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"step_4", "step_6"}
 
@@ -359,10 +359,10 @@ def test_a_pretrained_student_trains_as_such(tmp_path, config, tokenizers, monke
     assert len({path.stat().st_mode for path in final.iterdir()}) == 1
     recomputed, step = [], Training._step
 
-    def watched(self, *given):
+    def watched(self, *arguments):
         layer = self.student.model.base_model.layers[0]
         recomputed.append(layer.gradient_checkpointing and layer.training)
-        return step(self, *given)
+        return step(self, *arguments)
 
     monkeypatch.setattr(Training, "_step", watched)
     for options in ({}, {"gradient_checkpointing": True, "sample_every": 1}):
@@ -560,8 +560,8 @@ def test_a_run_uses_no_gpu_of_apple(kind, is_cpu, config, monkeypatch):
         seen.append(options["cpu"])
         raise ConfigError("started")
 
-    found = None if kind is None else torch.device(kind)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: found)
+    device = None if kind is None else torch.device(kind)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: device)
     monkeypatch.setattr(main_module.accelerate, "Accelerator", noted)
     with pytest.raises(ConfigError, match="started"):
         main_module.start(parse(["--config", str(config())]))

@@ -78,12 +78,11 @@ def ran(tmp_path_factory, tokenizer_files, teacher_model):
 
 
 def same_training(folder, other, rel):
-    pairs = zip(*(metrics(one)[0] for one in (folder, other)), strict=True)
-    for mine, expected in pairs:
+    for entry, expected in zip(*(metrics(run)[0] for run in (folder, other)), strict=True):
         for name in ("loss", "kept_loss", "grad_norm", "mean_teacher_loss", "mean_cross_entropy"):
-            assert mine.get(name, 0) == pytest.approx(expected.get(name, 0), rel=rel), name
+            assert entry.get(name, 0) == pytest.approx(expected.get(name, 0), rel=rel), name
         for name in ("tokens", "kept_fraction", "coverage", "scored", "paired", "unmapped"):
-            assert mine.get(name) == expected.get(name), name
+            assert entry.get(name) == expected.get(name), name
     return distance(folder, other)
 
 
@@ -106,9 +105,9 @@ def test_every_way_to_run_trains_alike(ran, method):
     # Stored losses are float16. They decide nothing where distributions are compared.
     loss, weight = (1e-3, 3e-3) if method == "alm" else (1e-5, 3e-4)
     assert same_training(ran(method, "live"), whole, loss) < weight
-    for mine, expected in zip(metrics(ran(method, "no share"))[0], metrics(naive)[0], strict=True):
-        assert mine["loss"] == pytest.approx(expected["loss"], rel=1e-6)
-        assert mine["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
+    for line, expected in zip(metrics(ran(method, "no share"))[0], metrics(naive)[0], strict=True):
+        assert line["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+        assert line["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
     assert abs(entries[-1]["loss"] - metrics(naive)[0][-1]["loss"]) > 1e-4
 
     copy = cut_back(whole, whole.with_name(f"{whole.name} again"))
@@ -130,7 +129,7 @@ def itself(tmp_path_factory, tokenizers):
     encoded, eos = spans.encode(DOCUMENTS), spans.token_id("<|endoftext|>")
     stream = join_documents(encoded, 0, spans.prefix_ids, eos, prompts)
     rows = document_rows(stream), cut_rows(stream, 330)
-    assert [len(one) for one in rows] == [6, 1]
+    assert [len(layout) for layout in rows] == [6, 1]
     return model.train(), rows, ScoresInOrder(teacher.score(DOCUMENTS)), spans
 
 
@@ -151,7 +150,7 @@ def passed(itself, rows, guidance, *, only=None):
     output = GuidedStudent(model, guidance, targets)(**inputs)
     model.zero_grad()
     output.loss.backward()
-    gradient = torch.cat([one.grad.flatten() for one in model.parameters()])
+    gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     return batch, output, gradient
 
 

@@ -44,8 +44,8 @@ def mixture(folder, corpora, tokenizer_files, teacher_model):
     def write(output, **sections):
         data = {"train": dict(zip(corpora, (0.75, 0.25), strict=True))}
         data |= {"validation": {"first": corpora[0], "second": corpora[1]}}
-        given = {"train": TRAINED, "data": data, "output": str(folder / output)} | sections
-        return write_config(folder, corpora[0], tokenizer_files, teacher_model, **given)
+        settings = {"train": TRAINED, "data": data, "output": str(folder / output)} | sections
+        return write_config(folder, corpora[0], tokenizer_files, teacher_model, **settings)
 
     return write
 
@@ -53,10 +53,10 @@ def mixture(folder, corpora, tokenizer_files, teacher_model):
 @pytest.fixture(scope="module")
 def trained(folder, mixture):
     """The folder of a run on both, and what it said."""
-    said = io.StringIO()
-    with redirect_stderr(said):
+    stderr = io.StringIO()
+    with redirect_stderr(stderr):
         assert train_here(mixture("run"), "--train.sample_every", 6) == 0
-    return folder / "run", said.getvalue()
+    return folder / "run", stderr.getvalue()
 
 
 def losses(folder):
@@ -67,15 +67,15 @@ def losses(folder):
 
 
 def test_a_mixture_does_not_depend_on_processes_or_restarts(folder, corpora, mixture, trained):
-    run_folder, said = trained
-    assert f"{corpora[0]}: 75 % of the rows, 2.77 epochs; " in said
-    one = losses(run_folder)
-    said = run(2, TRAIN, "--config", mixture("two")).stderr  # as a user starts them
-    assert said.count("complete: ") == 1
-    two = losses(folder / "two")
-    np.testing.assert_allclose(two[0], one[0], rtol=1e-4)
-    for mine, theirs in zip(one[1], two[1], strict=True):
-        assert mine == pytest.approx(theirs, rel=1e-4)
+    run_folder, stderr = trained
+    assert f"{corpora[0]}: 75 % of the rows, 2.77 epochs; " in stderr
+    losses_of_one = losses(run_folder)
+    stderr = run(2, TRAIN, "--config", mixture("two")).stderr  # as a user starts them
+    assert stderr.count("complete: ") == 1
+    losses_of_two = losses(folder / "two")
+    np.testing.assert_allclose(losses_of_two[0], losses_of_one[0], rtol=1e-4)
+    for held_out_of_one, held_out_of_two in zip(losses_of_one[1], losses_of_two[1], strict=True):
+        assert held_out_of_one == pytest.approx(held_out_of_two, rel=1e-4)
 
     cut_back(run_folder, folder / "again")
     config = (run_folder / "config.yaml").read_text()
@@ -88,17 +88,17 @@ def predicted_bytes(row):
     """Of a row's text, without what its first token covers, which is not predicted."""
     pieces = np.repeat(np.arange(len(row.num_tokens)), row.num_tokens).tolist()
     spans = zip(pieces, row.spans.tolist(), strict=True)
-    first, *others = [{(piece, i) for i in range(*span)} for piece, span in spans]
-    return len(set().union(*others) - first)
+    first, *predicted = [{(piece, i) for i in range(*span)} for piece, span in spans]
+    return len(set().union(*predicted) - first)
 
 
 def test_held_out_losses_are_those_of_each_text(folder, trained):
     last = metrics(trained[0])[1][-1]
-    told = "first {first:.4f}, second {second:.4f})".format(**last["validation_losses"])
-    assert told in trained[1]
+    message = "first {first:.4f}, second {second:.4f})".format(**last["validation_losses"])
+    assert message in trained[1]
     stores = map(RowStore, (folder / "cache" / "rows").iterdir())
-    found = {store.manifest.count("documents"): store for store in stores}
-    rows = {name: found[len(texts)] for name, texts in (("first", TEXTS), ("second", OTHER))}
+    by_count = {store.manifest.count("documents"): store for store in stores}
+    rows = {name: by_count[len(texts)] for name, texts in (("first", TEXTS), ("second", OTHER))}
     sizes = {name: sum(len(row.ids) - 1 for row in of_one) for name, of_one in rows.items()}
     total = sum(sizes[name] * loss for name, loss in last["validation_losses"].items())
     assert last["validation_loss"] == pytest.approx(total / sum(sizes.values()))
@@ -112,8 +112,8 @@ def test_rows_and_their_scores_belong_together(folder, trained):
     stores = [RowStore(path) for path in sorted((folder / "cache" / "rows").iterdir())]
     matched = []
     for rows in stores:
-        found = [ScoreStore(path) for path in (folder / "cache" / "scores").iterdir()]
-        (store,) = [one for one in found if one.text_hashes == rows.text_hashes]
+        score_stores = [ScoreStore(path) for path in (folder / "cache" / "scores").iterdir()]
+        (store,) = [store for store in score_stores if store.text_hashes == rows.text_hashes]
         matched.append(MatchedScores(store, rows))
     mixed = MixedRows({str(n): store for n, store in enumerate(stores)})
     assert len(mixed) == sum(map(len, stores))
@@ -125,10 +125,10 @@ def test_rows_and_their_scores_belong_together(folder, trained):
         for number in range(len(rows)):
             index = number + (len(stores[0]) if corpus else 0)
             assert mixed.place(index) == (str(corpus), number)
-            one, other = alone([rows[number]]).inputs(), together([mixed[index]]).inputs()
-            assert all(one[name].equal(other[name]) or name == "teacher_loss" for name in one)
-            np.testing.assert_array_equal(one["teacher_loss"], other["teacher_loss"])
-            assert one["teacher_loss"].isfinite().any()
+            inputs, other = alone([rows[number]]).inputs(), together([mixed[index]]).inputs()
+            assert all(inputs[name].equal(other[name]) or name == "teacher_loss" for name in inputs)
+            np.testing.assert_array_equal(inputs["teacher_loss"], other["teacher_loss"])
+            assert inputs["teacher_loss"].isfinite().any()
     with pytest.raises(IndexError):
         mixed[len(mixed)]
 
@@ -155,10 +155,10 @@ def test_rows_that_were_made_for_each_corpus(folder, corpora, mixture, trained, 
         words = ["prepare", text, "--tokenizer", str(tokenizer_files / "student.json")]
         words += ["--eos", "</s>", "--seq_len", "32", "--out", folders[-1]]
         assert vocagno([*words, "--workers", "1", "--cache", str(folder / "cache2")]) == 0
-    given = str(mixture("given")), "--data.rows"
-    assert train_here(*given, json.dumps(folders)) == 0
+    arguments = str(mixture("given")), "--data.rows"
+    assert train_here(*arguments, json.dumps(folders)) == 0
     assert losses(folder / "given") == losses(trained[0])
-    assert train_here(*given, folders[0]) == 2
+    assert train_here(*arguments, folders[0]) == 2
 
 
 def test_a_live_teacher_reads_the_texts_of_all(folder, mixture):

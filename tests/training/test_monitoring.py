@@ -24,9 +24,9 @@ from vocagno.training.run_log import Entry
 def window_of(kept, counts):
     """One step, on whose device `kept` tokens are kept."""
     window = Window(torch.device("cpu"), method_of(GuidanceConfig(top_fraction=0.4)))
-    one = torch.tensor(1.0)
-    sums = LossSums(one, one, one, one, one, torch.tensor(float(kept))).tensor()
-    window.records.append(StepRecord(6, TokenCounts(**counts), one, sums, []))
+    scalar = torch.tensor(1.0)
+    sums = LossSums(scalar, scalar, scalar, scalar, scalar, torch.tensor(float(kept))).tensor()
+    window.records.append(StepRecord(6, TokenCounts(**counts), scalar, sums, []))
     return window
 
 
@@ -68,8 +68,8 @@ GOOD = {
     ],
 )
 def test_a_selection_far_from_what_was_asked_for_is_said(options, counts, words):
-    found = unusual_selection(Entry.of(entry_of(**GOOD | counts)), GuidanceConfig(**options))
-    assert found is None if words is None else found.startswith("step 7: ") and words in found
+    warning = unusual_selection(Entry.of(entry_of(**GOOD | counts)), GuidanceConfig(**options))
+    assert warning is None if words is None else warning.startswith("step 7: ") and words in warning
 
 
 def test_a_window_without_tokens_or_reasons_is_no_fault():
@@ -79,8 +79,8 @@ def test_a_window_without_tokens_or_reasons_is_no_fault():
     assert unusual_selection(Entry(step=7), guidance) is None
     for paired, words in ((0.049, "only 4.9% of the tokens have a distribution"), (0.06, None)):
         few = Entry(step=7, loss=1.0, kept_fraction=1.0, paired=paired)
-        found = unusual_selection(few, GuidanceConfig(method="distill"))
-        assert found is None if words is None else words in found
+        warning = unusual_selection(few, GuidanceConfig(method="distill"))
+        assert warning is None if words is None else words in warning
 
 
 def test_a_threshold_above_zero_is_said_once():
@@ -89,8 +89,8 @@ def test_a_threshold_above_zero_is_said_once():
 
     warnings = Warnings(GuidanceConfig(top_fraction=0.4), steps=100)
     assert look(warnings, 10, 2.0) == []  # at the start it always is
-    (said,) = look(warnings, 30, 1.25)
-    assert "+1.25 nats" in said
+    (warning,) = look(warnings, 30, 1.25)
+    assert "+1.25 nats" in warning
     assert look(warnings, 40, 1.25) == []
     for options, threshold in (({}, -0.1), ({}, None), ({"max_threshold": 1.0}, 1.0)):
         guidance = GuidanceConfig(top_fraction=0.4, **options)
@@ -112,9 +112,9 @@ def test_a_teacher_behind_the_student_is_said_once(method, excess, is_said):
     warnings = Warnings(GuidanceConfig(method=method), steps=100)
     line = {"step": 20, "loss": 3.0, "kept_fraction": 1.0}
     entry = Entry.of(line | {"mean_teacher_loss": 3.6, "mean_excess_loss": excess})
-    said = [words for _ in range(2) for words in warnings.look(entry)]
-    assert len(said) == is_said
-    assert not said or "loses 3.60 nats a token of the student's, the student 3.00" in said[0]
+    texts = [words for _ in range(2) for words in warnings.look(entry)]
+    assert len(texts) == is_said
+    assert not texts or "loses 3.60 nats a token of the student's, the student 3.00" in texts[0]
 
 
 def test_a_good_window_is_covered():
@@ -162,13 +162,13 @@ def bad_rows(folder):
     """The rows that hold the bad document's last token but one, read from the store."""
     (store,) = (RowStore(path) for path in (folder / "cache" / "rows").iterdir())
     size = len(f"{TEXTS[0]} {BAD}".encode())
-    found = []
+    indices = []
     for index in range(len(store)):
         row = store[index]
         documents = row.documents.repeat(row.num_tokens)
         ends = (documents == WHERE) & (row.spans[:, 1] == size) & (row.spans[:, 0] < size)
-        found += [index] if ends[:-1].any() else []
-    return found
+        indices += [index] if ends[:-1].any() else []
+    return indices
 
 
 def test_a_loss_that_is_no_number_is_named(tmp_path, config, poisoned, capsys):
@@ -235,14 +235,14 @@ def test_tensorboard_gets_what_the_log_gets(tmp_path, config):
         train={"log_with": ["tensorboard"], "eval_every": 3}, data={"validation": str(validation)}
     )
     assert train_here(path) == 0
-    found = events.EventAccumulator(str(tmp_path / "run" / "trackers" / "vocagno"))
-    found.Reload()
+    accumulator = events.EventAccumulator(str(tmp_path / "run" / "trackers" / "vocagno"))
+    accumulator.Reload()
     training, held_out = metrics(tmp_path / "run")
     for name, entries in (("loss", training), ("validation_loss", held_out), ("lr", training)):
-        scalars = [(event.step, event.value) for event in found.Scalars(name)]
+        scalars = [(event.step, event.value) for event in accumulator.Scalars(name)]
         expected = [(entry["step"], pytest.approx(entry[name])) for entry in entries]
         assert scalars == expected
-    special = [event.value for event in found.Scalars("unmapped/special")]
+    special = [event.value for event in accumulator.Scalars("unmapped/special")]
     assert special == [entry["unmapped"]["special"] for entry in training]
 
 

@@ -67,13 +67,13 @@ def test_runs_are_compared_with_the_first(tmp_path):
     second = folder_of(tmp_path / "second", *log, optimizer={"lr": 2e-3})
     page = page_of(tmp_path, first, second)
     head, *cells = rows(page, "Runs")
-    one, other = (dict(zip(head, line, strict=True)) for line in cells)
-    assert (one["held-out loss"], one["difference"], one["nats a byte"]) == ("1.2500", "", "0.3125")
+    row, other = (dict(zip(head, line, strict=True)) for line in cells)
+    assert (row["held-out loss"], row["difference"], row["nats a byte"]) == ("1.2500", "", "0.3125")
     assert (other["held-out loss"], other["difference"]) == ("1.5000", "+0.2500")
-    assert one["trained on"] == "66.7%"
+    assert row["trained on"] == "66.7%"
     assert [line[-2:] for line in cells] == [["", ""], ["25.0%", "50.0%"]]  # columns of either
     assert head[-2:] == ["MFU", "waiting for data"]
-    assert one["hours"] == "0.00222"  # 8 seconds
+    assert row["hours"] == "0.00222"  # 8 seconds
     equal = folder_of(tmp_path / "equal", *LOG)
     head, _, cells = rows(page_of(tmp_path, first, equal), "Runs")
     assert dict(zip(head, cells, strict=True))["difference"] == "+0.0000"  # it has been compared
@@ -94,13 +94,13 @@ def test_losses_on_other_text_are_not_subtracted(tmp_path):
         return folder
 
     first = run("first", text=["a", "b"], tokenizer="x")
-    others = [
+    changed = [
         run("text", text=["a", "c"], tokenizer="x"),
         run("cut", text=["a", "b"], tokenizer="y"),
     ]
-    others += [run("prompts", text=["a", "b"], tokenizer="x", prompts="p")]
+    changed += [run("prompts", text=["a", "b"], tokenizer="x", prompts="p")]
     same = [run("same", text=["a", "b"], tokenizer="x"), run("older")]
-    page = page_of(tmp_path, first, *others, *same)
+    page = page_of(tmp_path, first, *changed, *same)
     head, *cells = rows(page, "Runs")
     differences = [dict(zip(head, line, strict=True))["difference"] for line in cells]
     assert differences == ["", "", "", "", "+0.0000", "+0.0000"]
@@ -244,8 +244,8 @@ def test_a_browser_draws_it_without_script_or_network(tmp_path):
             copy.as_uri(),
         ]
         dom = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
-        found = json.loads(re.search("<title>(.*?)</title>", dom).group(1))
-        assert found["overflow"] <= 0
-        assert len(found["charts"]) == 6
-        assert all(size > 250 for size in found["charts"])
-        assert all(size > 0 for size in found["lines"])
+        layout = json.loads(re.search("<title>(.*?)</title>", dom).group(1))
+        assert layout["overflow"] <= 0
+        assert len(layout["charts"]) == 6
+        assert all(size > 250 for size in layout["charts"])
+        assert all(size > 0 for size in layout["lines"])

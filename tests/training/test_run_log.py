@@ -55,10 +55,10 @@ def test_a_log_is_summed_to_tokens_losses_and_speed(naive, guided):
 def test_a_run_that_diverged_or_was_not_validated(tmp_path):
     nan = float("nan")
     for name, last in (("a", [training(4, nan)]), ("b", [training(4, nan), validation(4, nan)])):
-        found = read_run(write_run(tmp_path / name, training(2, 4.0), *last))
-        facts = found.as_dict()
+        run = read_run(write_run(tmp_path / name, training(2, 4.0), *last))
+        facts = run.as_dict()
         assert facts["last_validation_loss"] is facts["best_validation_loss"] is None
-        assert len(found.curve("loss")[0]) == 2
+        assert len(run.curve("loss")[0]) == 2
 
 
 def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path):

@@ -61,6 +61,6 @@ def test_documents_that_the_student_cannot_read_are_not_drawn(tmp_path):
     without_unknown_token("☃").save(str(tmp_path / "t.json"))
     texts = [f"{TEXTS[0]} ☃"] * DOCUMENTS + TEXTS[1:6]
     corpus = scan(write_corpus(tmp_path / "c.jsonl", texts))
-    found = choose_samples(corpus, student_tokenizer(str(tmp_path / "t.json"), "</s>"), 32)
-    assert [sample.text for sample in found] == texts[DOCUMENTS : 2 * DOCUMENTS]
-    assert [sample.row.documents.tolist() for sample in found] == [[3], [4], [5]]
+    samples = choose_samples(corpus, student_tokenizer(str(tmp_path / "t.json"), "</s>"), 32)
+    assert [sample.text for sample in samples] == texts[DOCUMENTS : 2 * DOCUMENTS]
+    assert [sample.row.documents.tolist() for sample in samples] == [[3], [4], [5]]

@@ -34,10 +34,10 @@ def test_the_schedule_by_hand():
 
 
 def test_other_schedules_by_hand():
-    given = {"lr": 1.0, "min_lr": 0.2, "warmup_steps": 2}
+    settings = {"lr": 1.0, "min_lr": 0.2, "warmup_steps": 2}
 
-    def rates(steps, **more):
-        config = OptimizerConfig(**given, **more)
+    def rates(steps, **options):
+        config = OptimizerConfig(**settings, **options)
         return [round(learning_rate(step, steps, config), 6) for step in range(steps)]
 
     assert rates(5, schedule="constant") == [0.5, 1, 1, 1, 1]
@@ -50,10 +50,10 @@ def test_other_schedules_by_hand():
 def test_norms_are_not_decayed():
     model = tiny_llama(20)
     optimizer = build_optimizer(model, OptimizerConfig(weight_decay=0.3))
-    decayed, others = optimizer.param_groups
-    assert (decayed["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
-    assert {p.ndim for p in others["params"]} == {1}
-    assert len(decayed["params"]) + len(others["params"]) == len(list(model.parameters()))
+    decayed, undecayed = optimizer.param_groups
+    assert (decayed["weight_decay"], undecayed["weight_decay"]) == (0.3, 0.0)
+    assert {p.ndim for p in undecayed["params"]} == {1}
+    assert len(decayed["params"]) + len(undecayed["params"]) == len(list(model.parameters()))
 
 
 def test_the_scale_undoes_both_averages():
@@ -70,15 +70,15 @@ def test_an_uneven_cut_of_a_step_is_refused():
 @pytest.mark.slow
 def test_a_step_is_divided_by_the_tokens_that_normalize_names(tmp_path, config):
     """Both gradients are one sum, divided by the predicted tokens or by the kept ones."""
-    found = {}
+    entries = {}
     for name in ("tokens", "selected"):
         options = {"guidance": {"normalize": name}, "train": {"steps": 1, "log_every": 1}}
         assert train_here(config(output=str(tmp_path / name), **options)) == 0
-        (found[name],) = metrics(tmp_path / name)[0]
-    kept = found["tokens"]["kept_fraction"]
+        (entries[name],) = metrics(tmp_path / name)[0]
+    kept = entries["tokens"]["kept_fraction"]
     assert 0.3 < kept < 0.6
-    expected = kept * found["selected"]["grad_norm"]
-    assert found["tokens"]["grad_norm"] == pytest.approx(expected, rel=1e-4)
+    expected = kept * entries["selected"]["grad_norm"]
+    assert entries["tokens"]["grad_norm"] == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_ddp_does_not_cut_the_graphs_of_layers(one_process):
     """Buckets of less than a layer, as they are for a large model."""
     from torch.nn.parallel import DistributedDataParallel
 
-    found = {}
+    num_graphs = {}
     for scope in (nullcontext, graphs_stay_whole):
         torch._dynamo.reset()
         model, graphs = tiny_llama(20, hidden_size=256, intermediate_size=512), []
@@ -113,8 +113,8 @@ def test_ddp_does_not_cut_the_graphs_of_layers(one_process):
         ids = torch.arange(24).view(2, 12) % 7
         with scope():
             student(ids, ids, torch.rand(2, 12)).loss.backward()
-        found[scope] = len(graphs)
-    assert found == {nullcontext: 4, graphs_stay_whole: 2}
+        num_graphs[scope] = len(graphs)
+    assert num_graphs == {nullcontext: 4, graphs_stay_whole: 2}
     assert torch._dynamo.config.optimize_ddp  # for others in this process
 
 

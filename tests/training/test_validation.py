@@ -82,15 +82,15 @@ def test_the_run_is_bit_by_bit_the_same(tmp_path, config, monkeypatch):
     assert train_here(config("with", every=2)) == 0
     assert same_weights(tmp_path / "without", tmp_path / "with")
     assert training(tmp_path / "without") == training(tmp_path / "with")
-    found = evaluations(tmp_path / "with")
-    assert [line["step"] for line in found] == [2, 4, 6]
-    for line in found:
+    entries = evaluations(tmp_path / "with")
+    assert [line["step"] for line in entries] == [2, 4, 6]
+    for line in entries:
         for name, count in ITEMS.items():
             assert 0 <= line[f"eval/{name}/harness_match"] <= 1
             file = tmp_path / "with" / "evaluations" / f"step_{line['step']}" / f"{name}.jsonl"
             kept = [json.loads(text) for text in file.read_text().splitlines()]
-            assert [one["idx"] for one in kept] == list(range(count))
-            assert all(isinstance(one["completion"], str) for one in kept)
+            assert [answer["idx"] for answer in kept] == list(range(count))
+            assert all(isinstance(answer["completion"], str) for answer in kept)
 
 
 def test_an_evaluation_that_was_not_reached_is_made_up(tmp_path, config):
@@ -98,13 +98,13 @@ def test_an_evaluation_that_was_not_reached_is_made_up(tmp_path, config):
     path, folder = config("with", every=3), tmp_path / "with"
     assert train_here(path) == 0
     (folder / "final").rename(folder / "before")
-    found = lines(folder)
-    kept = [line for line in found if (line["step"], "eval_seconds" in line) != (6, True)]
-    assert len(kept) == len(found) - 1
+    log = lines(folder)
+    kept = [line for line in log if (line["step"], "eval_seconds" in line) != (6, True)]
+    assert len(kept) == len(log) - 1
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
     assert train_here(path) == 0
     again = [{**line, "eval_seconds": 0} for line in evaluations(folder)]
-    assert again == [{**line, "eval_seconds": 0} for line in found if "eval_seconds" in line]
+    assert again == [{**line, "eval_seconds": 0} for line in log if "eval_seconds" in line]
     assert (folder / "final").is_dir()
     (tmp_path / "benchmarks").rename(tmp_path / "moved")
     assert train_here(path) == 0  # a complete run asks no more questions
@@ -161,16 +161,16 @@ def test_two_processes_ask_every_item_once(layouts, wrapper):
     lm = HFLM(pretrained=model, tokenizer=tokenizer)
     for name, count in ITEMS.items():
         file = layouts / f"{wrapper}-2" / "evaluations" / "step_6" / f"{name}.jsonl"
-        found = [json.loads(line) for line in file.read_text().splitlines()]
-        assert [one["idx"] for one in found] == list(range(count))
+        answers = [json.loads(line) for line in file.read_text().splitlines()]
+        assert [answer["idx"] for answer in answers] == list(range(count))
         data, benchmark = layouts / "benchmarks", BENCHMARKS[name]
         (task,) = prepare_tasks(lm, [benchmark], data, limit=None, new_tokens=5)
         expected = {
-            one.item.index: completion
+            prompted.item.index: completion
             for batch in generate_answers(lm, task.asked, 1)
-            for one, completion in batch
+            for prompted, completion in batch
         }
-        assert {one["idx"]: one["completion"] for one in found} == expected
+        assert {answer["idx"]: answer["completion"] for answer in answers} == expected
 
 
 @pytest.mark.parametrize(
@@ -190,8 +190,8 @@ def test_wrong_evaluations_are_refused(tmp_path, config, capsys, options, messag
 
 def test_prompts_that_do_not_fit_are_named_before_a_text_is_scored(config, capsys):
     path = config("short", every=3)
-    for more in ([], ["--dry_run"]):
-        assert train_here(path, "--student.architecture.max_position_embeddings=40", *more) == 2
+    for options in ([], ["--dry_run"]):
+        assert train_here(path, "--student.architecture.max_position_embeddings=40", *options) == 2
         error = capsys.readouterr().err
         assert "do not fit the model's context of 40 tokens" in error
         assert "scoring" not in error

@@ -22,8 +22,8 @@ def drawn(*lines, **options):
 
 
 def places(tree):
-    found = [line.get("points").split() for line in tree.iter("polyline")]
-    return [[tuple(map(float, point.split(","))) for point in points] for points in found]
+    polylines = [line.get("points").split() for line in tree.iter("polyline")]
+    return [[tuple(map(float, point.split(","))) for point in points] for points in polylines]
 
 
 def test_points_lie_where_their_values_are():
@@ -73,10 +73,10 @@ def test_a_curve_of_few_points_is_in_its_panel(last):
 
 @given(st.floats(-1e3, 1e3), st.floats(1e-2, 1e6))
 def test_ticks_are_few_and_round(low, size):
-    found = ticks(low, low + size)
-    assert 1 <= len(found) <= 8
-    assert all(low - 1e-6 * size <= tick <= low + size * (1 + 1e-6) for tick in found)
-    steps = [(b - a) / size for a, b in pairwise(found)]
+    tick_values = ticks(low, low + size)
+    assert 1 <= len(tick_values) <= 8
+    assert all(low - 1e-6 * size <= tick <= low + size * (1 + 1e-6) for tick in tick_values)
+    steps = [(b - a) / size for a, b in pairwise(tick_values)]
     assert max(steps, default=0) == pytest.approx(min(steps, default=0), abs=1e-6)
 
 

@@ -106,8 +106,8 @@ def test_a_token_without_finite_losses_has_no_excess():
 def test_a_loss_that_is_not_a_number_is_a_dash():
     token = StudentToken(text="a", start=0, end=1, nll=float("nan"), teacher_loss=1.0, weight=0.0)
     other = Token(text="a", start=0, end=1, nll=1.0)
-    found = Passage(title="", text="a", student=[token], teacher=[other], mapping=[(0, 1)])
-    html = body(page(found))
+    drawn = Passage(title="", text="a", student=[token], teacher=[other], mapping=[(0, 1)])
+    html = body(page(drawn))
     assert re.findall(r"<small>(.*?)</small>", html) == ["–", "–", "1.00"]
 
 

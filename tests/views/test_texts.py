@@ -24,8 +24,8 @@ def test_each_token_has_its_kind_of_link():
     mapping = np.array([[0, 1], [0, 1], [1, 3], [3, 6], [-1, -1], [5, 6]], np.int32)
     kinds = [Link.MANY_TO_ONE] * 2 + [Link.ONE_TO_MANY] * 2 + [Link.UNMAPPED, Link.MANY_TO_ONE]
     assert links(mapping, spans).tolist() == kinds
-    one = np.array([[3, 5]], np.int32)  # row 4 is a special token: it does not count
-    assert links(one, spans).tolist() == [Link.ONE_TO_ONE]
+    token_mapping = np.array([[3, 5]], np.int32)  # row 4 is a special token: it does not count
+    assert links(token_mapping, spans).tolist() == [Link.ONE_TO_ONE]
     assert links(np.empty((0, 2), np.int32), np.empty((0, 2))).shape == (0,)
 
 
@@ -161,12 +161,12 @@ def guided(
     return GuidedText("s", "t", guidance, add_verdicts(passage, guidance))
 
 
-def table(found, width=100):
+def table(renderable, width=100):
     """The lines of the terminal."""
     console = pytest.importorskip("rich.console").Console(
         width=width, file=io.StringIO(), highlight=False
     )
-    console.print(found)
+    console.print(renderable)
     lines = console.file.getvalue().splitlines()
     assert all(len(line) <= width for line in lines)
     return lines
@@ -212,35 +212,35 @@ CASES = {
 
 
 def test_a_rule_of_one_s_own_says_whether_not_why():
-    found = guided([1, 0, 1, 0, 1], None).passage
-    own = GuidanceConfig(top_fraction=0.4)
-    object.__setattr__(own, "method", "attainable")
-    whys = [token.why for token in add_verdicts(found, own).student]
+    shown = guided([1, 0, 1, 0, 1], None).passage
+    guidance = GuidanceConfig(top_fraction=0.4)
+    object.__setattr__(guidance, "method", "attainable")
+    whys = [token.why for token in add_verdicts(shown, guidance).student]
     assert whys == ["not predicted", "kept", "dropped", "kept", "dropped", "kept"]
 
 
 @pytest.mark.parametrize(("weights", "options", "heard", "whys"), CASES.values(), ids=CASES.keys())
 def test_a_verdict_is_one_word(weights, options, heard, whys):
-    found = guided(weights, -1.0, heard=heard, **options)
-    tokens = found.as_dict()["tokens"]
+    guided_text = guided(weights, -1.0, heard=heard, **options)
+    tokens = guided_text.as_dict()["tokens"]
     assert [token["why"] for token in tokens] == ["not predicted", *whys]
     assert [token["lacks"] for token in tokens] == [*[None] * 4, "unscored", "special"]
     assert [token["kept"] for token in tokens] == [False, *map(bool, weights)]
-    assert found.counts["competing"] == 5 - whys.count("included")
-    assert all(found.counts[why] == whys.count(why) for why in whys)
-    lines, page = table(found), found.html()
+    assert guided_text.counts["competing"] == 5 - whys.count("included")
+    assert all(guided_text.counts[verdict] == whys.count(verdict) for verdict in whys)
+    lines, page = table(guided_text), guided_text.html()
     for token, line in zip(tokens, lines[1:], strict=False):
-        why = ", ".join(filter(None, (token["why"], token["lacks"])))
-        sign = "·" if why == "not predicted" else "●" if token["kept"] else "○"
-        assert line.rstrip().endswith(f"{sign} {why}")
-        assert f"{'kept' if token['kept'] else 'dropped'} ({why})" in page
-    assert [token["neighbours_loss"] for token in tokens[1:3]] == [heard.get(one) for one in "ab"]
+        verdict = ", ".join(filter(None, (token["why"], token["lacks"])))
+        sign = "·" if verdict == "not predicted" else "●" if token["kept"] else "○"
+        assert line.rstrip().endswith(f"{sign} {verdict}")
+        assert f"{'kept' if token['kept'] else 'dropped'} ({verdict})" in page
+    assert [token["neighbours_loss"] for token in tokens[1:3]] == [heard.get(name) for name in "ab"]
 
 
 def test_counts_threshold_and_rule_are_said():
-    found = guided([0, 1, 1, 1, 1], -1.0, **THRESHOLD)
-    assert found.threshold == -1
-    assert found.counts == {
+    guided_text = guided([0, 1, 1, 1, 1], -1.0, **THRESHOLD)
+    assert guided_text.threshold == -1
+    assert guided_text.counts == {
         "tokens": 6,
         "predicted": 5,
         "kept": 4,
@@ -250,18 +250,18 @@ def test_counts_threshold_and_rule_are_said():
         "included": 2,
         "excluded": 0,
     }
-    assert found.summary() == (
+    assert guided_text.summary() == (
         "4 of 5 predicted tokens are kept. Verdicts: reaches 2, below 1, included 2. "
         "Threshold: -1.000 nats."
     )
     rule = {"aggregation": "max", "unmapped": "include", "max_threshold": -1}
-    assert found.as_dict()["guidance"] == {"top_fraction": None, **rule}
-    assert "Rule: aggregation max, unmapped include, max_threshold -1.0." in found.html()
+    assert guided_text.as_dict()["guidance"] == {"top_fraction": None, **rule}
+    assert "Rule: aggregation max, unmapped include, max_threshold -1.0." in guided_text.html()
 
 
 def test_a_page_shows_the_losses_of_groups():
     """b and c are a group: (2 + 3 - 5.5) / 2 nats a token; d is in one that is cut."""
-    found = guided(
+    guided_text = guided(
         [0, 1, 1, 0, 0],
         -1.0,
         unit="group",
@@ -270,19 +270,19 @@ def test_a_page_shows_the_losses_of_groups():
         groups={"a": -2.5, "b": -0.25, "c": -0.25},
         reasons={"d": "partial"},
     )
-    tokens = found.as_dict()["tokens"]
+    tokens = guided_text.as_dict()["tokens"]
     assert [token["why"] for token in tokens[1:]] == ["below", *["reaches"] * 2, *["excluded"] * 2]
     assert [token["excess"] for token in tokens] == [None, -2.5, -0.25, -0.25, None, None]
     assert [token["lacks"] for token in tokens] == [*[None] * 4, "partial", "special"]
-    assert "aggregation" not in found.as_dict()["guidance"]
-    mapping = [*found.passage.mapping[:4], (-1, -1), (-1, -1)]
-    page = replace(found, passage=replace(found.passage, mapping=mapping)).html()
+    assert "aggregation" not in guided_text.as_dict()["guidance"]
+    mapping = [*guided_text.passage.mapping[:4], (-1, -1), (-1, -1)]
+    page = replace(guided_text, passage=replace(guided_text.passage, mapping=mapping)).html()
     assert re.search(r"data-student=2 .*?<small>2.00</small><small>−0.25</small>", page, re.DOTALL)
     # The mean of the student's losses over the group is what the teacher's is taken from.
     assert "student loss 2.000, of its group 2.750" in page
     assert 'class="tok student off unmapped" data-student=4' in page
     assert "no group with all losses" in page
-    lines = table(found)
+    lines = table(guided_text)
     assert lines[0].split()[-2:] == ["group", "excess"]
     assert "-0.25" in lines[3]
 

@@ -40,8 +40,8 @@ def arm(when, turn):
 
 def attempt(corpus, address, part):
     def make(shard, path, _):
-        found = corpus.read_shard(shard)
-        write_texts(path, found.texts, found.hashes, MADE_FROM)
+        documents = corpus.read_shard(shard)
+        write_texts(path, documents.texts, documents.hashes, MADE_FROM)
         print(shard.first_document, flush=True)
 
     make_store(corpus, address, TEXTS, MADE_FROM, make, show_progress=False, part=part)

@@ -36,7 +36,7 @@ class Torn:
     def __enter__(self):
         return self
 
-    def __exit__(self, *what):
+    def __exit__(self, *exception):
         self.file.close()
 
     def write(self, data):
@@ -48,7 +48,7 @@ class Torn:
 
 def arm(point, turn):
     """Makes this process die at a point of the turn-th temporary file of a kind."""
-    wanted = ".manifest." if point.startswith("manifest ") else ".shard-"
+    prefix = ".manifest." if point.startswith("manifest ") else ".shard-"
     point = point.removeprefix("manifest ")
     count = [0]
     is_it = [False]
@@ -57,8 +57,8 @@ def arm(point, turn):
     def opening(self, mode="r", *rest, **options):
         file = open_path(self, mode, *rest, **options)
         if self.name.endswith(".tmp"):
-            count[0] += self.name.startswith(wanted)
-            is_it[0] = self.name.startswith(wanted) and count[0] == max(1, turn)
+            count[0] += self.name.startswith(prefix)
+            is_it[0] = self.name.startswith(prefix) and count[0] == max(1, turn)
             if is_it[0] and point == "write":
                 return Torn(file)
         return file

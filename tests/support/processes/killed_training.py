@@ -122,13 +122,13 @@ def arm(point, turn):
     os.fsync, Path.rename, shutil.rmtree = flushing, renaming, removing
 
 
-def report_step(pipe, wanted):
-    """Tells the other end of the pipe that the wanted step begins."""
+def report_step(pipe, number):
+    """Tells the other end of the pipe that the step of this number begins."""
     step, taken = loop.Training._step, [0]
 
     def stepping(self, *arguments):
         taken[0] += 1
-        if taken[0] == wanted:
+        if taken[0] == number:
             os.write(pipe, b".")
         time.sleep(STEP_SECONDS / 2)  # so that a step takes about as long on any machine
         result = step(self, *arguments)

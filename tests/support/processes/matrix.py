@@ -63,8 +63,8 @@ def watched(self):
     seen["wrapper"] = type(self.student).__name__
     seen["sharded"] = sum(isinstance(parameter, DTensor) for parameter in parameters)
     seen["parameters"] = len(parameters)
-    own = [getattr(parameter.grad, "_local_tensor", parameter.grad) for parameter in parameters]
-    seen["gradient_storages"] = len({one.untyped_storage().data_ptr() for one in own})
+    grads = [getattr(parameter.grad, "_local_tensor", parameter.grad) for parameter in parameters]
+    seen["gradient_storages"] = len({grad.untyped_storage().data_ptr() for grad in grads})
     if self.live_teacher is not None:
         teacher = self.live_teacher.scorer.model.base_model.parameters()
         seen["teacher_sharded"] = all(isinstance(parameter, DTensor) for parameter in teacher)
