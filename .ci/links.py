@@ -18,11 +18,11 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.ids |= {found[name] or "" for name in ("id", "name") if name in found}
-        links = [found[name] or "" for name in ("href", "src") if name in found]
+        values = dict(attrs)
+        self.ids |= {values[name] or "" for name in ("id", "name") if name in values}
+        links = [values[name] or "" for name in ("href", "src") if name in values]
         self.links += links
-        if tag not in ("a", "base") and found.get("rel") != "canonical":
+        if tag not in ("a", "base") and values.get("rel") != "canonical":
             self.fetched += [link for link in links if urlsplit(link).netloc]
 
 

@@ -30,19 +30,20 @@ def output(*command: str) -> str:
 
 def linked() -> list[dict[str, Any]]:
     """The crates of others in the module, on any platform; macros and build scripts stay out."""
-    found = json.loads(output("cargo", "metadata", "--format-version=1", "--locked"))
-    packages = {one["id"]: one for one in found["packages"]}
-    nodes = {one["id"]: one for one in found["resolve"]["nodes"]}
-    waiting, seen = [one for one in nodes if packages[one]["name"] == "vocagno-py"], set()
+    metadata = json.loads(output("cargo", "metadata", "--format-version=1", "--locked"))
+    packages = {package["id"]: package for package in metadata["packages"]}
+    nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
+    waiting = [name for name in nodes if packages[name]["name"] == "vocagno-py"]
+    seen = set()
     while waiting:
         seen.add(crate := waiting.pop())
         for edge in nodes[crate]["deps"]:
-            macro = any("proc-macro" in one["kind"] for one in packages[edge["pkg"]]["targets"])
-            normal = any(one["kind"] is None for one in edge["dep_kinds"])
+            macro = any("proc-macro" in part["kind"] for part in packages[edge["pkg"]]["targets"])
+            normal = any(kind["kind"] is None for kind in edge["dep_kinds"])
             if normal and not macro and edge["pkg"] not in seen:
                 waiting.append(edge["pkg"])
-    others = [packages[one] for one in seen if packages[one]["source"]]
-    return sorted(others, key=lambda one: (one["name"], one["version"]))
+    crates = [packages[name] for name in seen if packages[name]["source"]]
+    return sorted(crates, key=lambda crate: (crate["name"], crate["version"]))
 
 
 def notices(crates: list[dict[str, Any]]) -> str:
@@ -50,17 +51,17 @@ def notices(crates: list[dict[str, Any]]) -> str:
     texts: dict[str, list[str]] = {}
     for crate in crates:
         folder = Path(crate["manifest_path"]).parent
-        own = [one for one in sorted(folder.iterdir()) if TEXTS.fullmatch(one.name)]
-        if not own:
+        files = [file for file in sorted(folder.iterdir()) if TEXTS.fullmatch(file.name)]
+        if not files:
             raise SystemExit(f"{crate['name']} {crate['version']}: no licence text in {folder}")
-        for file in own:
+        for file in files:
             texts.setdefault(file.read_text("utf-8").strip(), []).append(
                 f"{crate['name']} {crate['version']}: {file.name}"
             )
-    listed = [f"{one['name']} {one['version']}: {one['license']}" for one in crates]
+    listed = [f"{crate['name']} {crate['version']}: {crate['license']}" for crate in crates]
     head = "Crates in the compiled module vocagno._vocagno, with their licences."
     parts = ["\n".join([head, *listed])]
-    parts += ["\n".join([*files, "", text]) for text, files in texts.items()]
+    parts += ["\n".join([*users, "", text]) for text, users in texts.items()]
     return f"\n\n{'=' * 80}\n".join(parts) + "\n"
 
 
@@ -72,7 +73,7 @@ def main(root: Path) -> None:
     (root / WRITTEN[0]).write_text(notices(linked()), "utf-8")
     rust = Path(output("rustc", "--print", "sysroot").strip())
     shutil.copy(rust / "share" / "doc" / "rust" / WRITTEN[1], root)
-    names = ", ".join(f'"{one}"' for one in ("LICENSE", *WRITTEN))
+    names = ", ".join(f'"{name}"' for name in ("LICENSE", *WRITTEN))
     project.write_text(before.replace(NAMED, f"license-files = [{names}]"), "utf-8")
 
 

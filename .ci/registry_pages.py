@@ -63,12 +63,12 @@ def urls(address: str, ref: str) -> dict[str, str]:
 def insert(path: Path, after: str, added: list[str]) -> None:
     """Puts lines after one that must be there exactly once."""
     text = path.read_text(encoding="utf-8")
-    before, found, rest = text.partition(f"\n{after}\n")
-    if not found or found in rest:
+    before, line, rest = text.partition(f"\n{after}\n")
+    if not line or line in rest:
         raise SystemExit(f"{path}: expected one line `{after}`")
     if added[0] in text:
         raise SystemExit(f"{path}: has the address already")
-    path.write_text(before + found + "".join(f"{line}\n" for line in added) + rest, "utf-8")
+    path.write_text(before + line + "".join(f"{new}\n" for new in added) + rest, "utf-8")
 
 
 def main(root: Path, address: str, ref: str) -> None:

@@ -32,18 +32,18 @@ from vocagno.training.loop import Training
 
 def executed(folder: Path) -> set[str]:
     """Relative names of the files, of a run in a folder."""
-    found: set[str] = set()
+    files: set[str] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
         if event == "call":
-            found.add(frame.f_code.co_filename)
+            files.add(frame.f_code.co_filename)
 
-    def traced(*given: object) -> bool:
-        if given[1] == WARM:
-            found.clear()  # shards are open, and what is made once is made
+    def traced(*arguments: object) -> bool:
+        if arguments[1] == WARM:
+            files.clear()  # shards are open, and what is made once is made
         sys.setprofile(note)
         try:
-            return step(*given)
+            return step(*arguments)
         finally:
             sys.setprofile(None)
 
@@ -64,7 +64,7 @@ def executed(folder: Path) -> set[str]:
     with patch.object(Training, "_step", traced):
         assert train_here(path) == 0, sys.stderr.getvalue()
     threading.setprofile(None)  # type: ignore[arg-type]
-    return {str(Path(name).relative_to(PACKAGE)) for name in found if name.startswith(str(PACKAGE))}
+    return {str(Path(name).relative_to(PACKAGE)) for name in files if name.startswith(str(PACKAGE))}
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ def read(root: Path, name: str) -> str:
 
 def version(root: Path) -> str:
     package = read(root, "Cargo.toml").split("[workspace.package]\n")[1].split("\n[")[0]
-    (found,) = re.findall(r'^version = "(.+)"$', package, re.MULTILINE)
-    return found
+    (number,) = re.findall(r'^version = "(.+)"$', package, re.MULTILINE)
+    return number
 
 
 def differences(root: Path) -> Iterator[str]:
@@ -40,12 +40,12 @@ def differences(root: Path) -> Iterator[str]:
         locked = LOCKED.findall(read(root, name))
         if not locked:
             yield f"{name}: does not name vocagno"
-        for crate, found in locked:
-            if found != expected:
-                yield f"{name}: {crate} {found}, not {expected}"
-    for found in re.findall(r'^version: *"?([^"\n]+)', read(root, "CITATION.cff"), re.MULTILINE):
-        if found != expected:
-            yield f"CITATION.cff: {found}, not {expected}"
+        for crate, number in locked:
+            if number != expected:
+                yield f"{name}: {crate} {number}, not {expected}"
+    for number in re.findall(r'^version: *"?([^"\n]+)', read(root, "CITATION.cff"), re.MULTILINE):
+        if number != expected:
+            yield f"CITATION.cff: {number}, not {expected}"
     sections = [name for name, _ in SECTION.findall(read(root, "CHANGELOG.md"))]
     if sections[:2] != ["Unreleased", expected]:
         yield f"CHANGELOG.md: needs `## Unreleased`, then `## {expected}`"

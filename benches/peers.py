@@ -368,7 +368,7 @@ def batch_ratio(pairs: list[tuple[Side, Side]]) -> float:
     cu_seqlens: list[Any] = []
     for side in zip(*pairs, strict=True):
         batch.append(np.concatenate([text.spans for text in side]))
-        cu_seqlens.append(np.cumsum([0, *(len(each.spans) for each in side)]))
+        cu_seqlens.append(np.cumsum([0, *(len(text.spans) for text in side)]))
     names = "student_cu_seqlens", "teacher_cu_seqlens"
     boundaries = dict(zip(names, cu_seqlens, strict=True))
     together = shortest(lambda: vocagno.groups(*batch, **boundaries))
