@@ -24,7 +24,7 @@ BOUNDS = {
     "lines of code of python/vocagno": 22_400,
     "modules of python/vocagno": 148,
     "lines of code of research": 2_600,
-    "lines of code of tests": 27_975,
+    "lines of code of tests": 27_990,
     "lines of code of benches": 4_670,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,

@@ -379,6 +379,13 @@ def test_rows_without_scores_are_evaluated(tmp_path, rule):
     assert loss == pytest.approx(expected.loss.item(), rel=1e-5)
 
 
+def test_a_collator_of_held_out_rows_is_of_the_same_class():
+    class Masked(GuidedCollator):
+        pass
+
+    assert type(Masked(None, GUIDANCE, seq_len=11).without_scores()) is Masked
+
+
 def test_what_was_made_for_something_else_is_refused_before_the_first_step(tmp_path, tokenizers):
     """Columns, batches or tokenizers of another rule or student would train on other tokens,
     without an error."""

@@ -8,6 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 
 from tiny_models import SIZES
 from vocagno.config.options import StudentConfig
@@ -131,3 +132,15 @@ def test_a_tokenizer_with_fewer_merges_is_another(tokenizers, tmp_path):
     with_images.add_special_tokens([f"<image_{i}>" for i in range(len(vocabulary) // 4)])
     with_images.save(str(tmp_path / "tokenizer.json"))
     own_tokenizers.check_own_tokenizer(plain, str(tmp_path), "student")
+
+
+def test_a_teacher_whose_frequencies_depend_on_the_batch_is_refused(tmp_path):
+    """The losses of a text beyond the original context of Phi-3 change those of its batch."""
+    factors = {"short_factor": [1.0] * 48, "long_factor": [4.0] * 48}
+    sizes = {"original_max_position_embeddings": 64, "max_position_embeddings": 256}
+    transformers.Phi3Config(**sizes, rope_scaling={"type": "longrope", **factors}).save_pretrained(
+        tmp_path
+    )
+    loading.check_context(TeacherConfig(model=str(tmp_path), context=64))
+    with pytest.raises(ConfigError, match=r"teacher.context: 65 tokens, .* to at most 64$"):
+        loading.check_context(TeacherConfig(model=str(tmp_path), context=65))

@@ -412,7 +412,6 @@ def test_a_sound_gguf_file_loads(tmp_path, options):
         (transformers.LlamaConfig(max_position_embeddings=64), 64),
         (transformers.BloomConfig(), None),
         (transformers.XLNetConfig(), None),
-        (transformers.LlamaConfig(rope_scaling={"rope_type": "dynamic", "factor": 2.0}), None),
     ],
 )
 def test_largest_input_of_a_configuration(settings, expected):

@@ -4,6 +4,7 @@ import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from types import MethodType
@@ -100,7 +101,11 @@ class GuidedCollator:
 
     def without_scores(self) -> "GuidedCollator":
         """Returns the collator of held-out rows. Their documents are not those of the scores."""
-        return GuidedCollator(None, self._scored_guidance, seq_len=self._collator.seq_len)
+        held_out = copy(self)  # a subclass stays what it is
+        GuidedCollator.__init__(
+            held_out, None, self._scored_guidance, seq_len=self._collator.seq_len
+        )
+        return held_out
 
 
 class DataCollatorWithTeacherLoss:
@@ -365,8 +370,12 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
     def _check_positions(self, length: int) -> None:
         """Raises: InputError for a batch beyond the positions of the model, which would give it
         wrong losses without an error."""
-        longest = largest_input(without_wrapper(self.model).config)
-        if longest is not None and length > longest:
+        config = without_wrapper(self.model).config
+        longest = largest_input(config)
+        rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+        # Dynamic scaling is for longer rows; HunYuan calls a fixed one (`alpha`) so, too.
+        is_scaled = rope.get("rope_type") == "dynamic" and not rope.get("alpha")
+        if longest is not None and length > longest and not is_scaled:
             raise InputError(
                 f"a batch of {length:,} tokens, but the model reads at most {longest:,} "
                 "(max_position_embeddings); make shorter rows, or set max_length"

@@ -183,10 +183,20 @@ def teacher_settings(config: TeacherConfig) -> Any:
 def check_context(
     config: TeacherConfig, length: int | None = None, option: str = "teacher.context"
 ) -> None:
-    """Rejects a context that the teacher cannot read, before its weights are loaded.
-    Args: length: tokens per window, set by `option`; default: `teacher.context`."""
-    settings = teacher_settings(config)
-    check_positions(settings, length or config.context, option, "teacher")
+    """Rejects a context that the teacher cannot read, or not alike in every batch, before its
+    weights are loaded. Args: length: tokens per window, set by `option`; default:
+    `teacher.context`."""
+    settings, length = teacher_settings(config), length or config.context
+    check_positions(settings, length, option, "teacher")
+    rope = getattr(settings.get_text_config(), "rope_parameters", None) or {}
+    # transformers takes the factors of Phi-3 by the longest sequence of a batch.
+    most = rope.get("original_max_position_embeddings", length)
+    if rope.get("rope_type") == "longrope" and length > most:
+        raise ConfigError(
+            f"{option}: {length} tokens, but beyond {most} the teacher has other rotary "
+            f"frequencies (longrope), by which losses would depend on what else is in the batch; "
+            f"set {option} to at most {most}"
+        )
 
 
 def load_teacher(config: TeacherConfig, device: torch.device) -> Any:

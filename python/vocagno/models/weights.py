@@ -97,13 +97,8 @@ def model_settings(name: str, option: str, gguf_file: str | None = None) -> Any:
 def largest_input(settings: Any) -> int | None:
     """Returns the number of tokens that a model can read at once, by its configuration; None if
     there is no limit. Beyond it many models give wrong losses, and no error."""
-    settings = settings.get_text_config()
-    longest: int | None = getattr(settings, "max_position_embeddings", None)
-    rope = getattr(settings, "rope_parameters", None) or {}
-    # Dynamic scaling is for longer texts; XLNet has -1 for no limit.
-    if longest is None or longest < 0 or rope.get("rope_type") == "dynamic":
-        return None
-    return longest
+    longest: int | None = getattr(settings.get_text_config(), "max_position_embeddings", None)
+    return None if longest is None or longest < 0 else longest  # XLNet has -1
 
 
 def causal_model(name: str, option: str, *, gguf_file: str | None = None, **options: Any) -> Any:
