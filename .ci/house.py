@@ -21,9 +21,9 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of code of python/vocagno": 22_400,
-    "modules of python/vocagno": 148,
-    "lines of code of research": 2_600,
+    "lines of code of python/vocagno": 22_520,
+    "modules of python/vocagno": 149,
+    "lines of code of research": 2_500,
     "lines of code of tests": 27_990,
     "lines of code of benches": 4_670,
     "modules of the largest folder": 13,

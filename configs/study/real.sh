@@ -5,6 +5,8 @@
 set -euo pipefail
 train=$1 valid=$2 student=$3 teacher=$4 out=$5
 seeds=("${@:6}")
+# bfloat16, or on a CPU that multiplies float32 faster: DTYPE=float32 PRECISION=fp32, as order 13.
+dtype=${DTYPE:-bfloat16} precision=${PRECISION:-bf16}
 texts=$out/texts
 mkdir -p "$out"
 [ -e "$texts" ] || python -m research.study_text "$train" "$valid" "$texts"
@@ -31,19 +33,20 @@ cut_to 640000 "$texts/reference.jsonl" > "$out/reference.jsonl"
 adapt() {  # MODEL FOLDER LEARNING_RATE ITS_TENTH
   [ -e "$out/$2/final" ] || python train.py --config configs/real-text.yaml --guidance.method cpt --student.architecture null \
     --student.model "$out/$1" --data.train "$out/reference.jsonl" --data.validation "$out/valid-dev.jsonl" --optimizer.lr "$3" \
-    --optimizer.min_lr "$4" --optimizer.warmup_steps 5 --train.steps 96 --train.precision bf16 --train.eval_every 96 \
+    --optimizer.min_lr "$4" --optimizer.warmup_steps 5 --train.steps 96 --train.precision $precision --train.eval_every 96 \
     --train.checkpoint_every 24 --output "$out/$2" "${@:5}"
 }
 adapt gemma adapted 5e-5 5e-6
 adapt smollm2 adapted-smollm2 4e-4 4e-5 --student.eos "<|endoftext|>"
 
-score() {  # CELL TEACHER STORE [CONTEXT MIN_CONTEXT]
+score() {  # CELL TEACHER STORE [CONTEXT MIN_CONTEXT OPTIONS...]
   vocagno score "$out/$1/text.jsonl" --teacher.model "$out/$2" --out "$out/$1/$3" --teacher.context "${4:-512}" --teacher.min_context "${5:-128}" \
-    --teacher.batch_tokens 2048 --teacher.dtype bfloat16 --candidates 8 --sampled --student "$out/smollm2"
+    --teacher.batch_tokens 2048 --teacher.dtype $dtype --candidates 8 --sampled --student "$out/smollm2" "${@:6}"
 }
 
 train() {  # CELL HELD_OUT OPTIONS...
-  python -m research.study configs/study/real.yaml --out "$out/$1" --set "data.train=$out/$1/text.jsonl" "data.validation={mathematics: $2, other: $out/other.jsonl}" "${@:3}"
+  python -m research.study configs/study/real.yaml --out "$out/$1" --set "data.train=$out/$1/text.jsonl" "data.validation={mathematics: $2, other: $out/other.jsonl}" \
+    train.precision=$precision "${@:3}"
 }
 
 cell() {  # NAME TEXT HELD_OUT OPTIONS...
@@ -57,7 +60,7 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
     score "$1" adapted-smollm2/final adapted-smollm2-short 256 1
     score "$1" adapted/final adapted-short 256 1
     vocagno prepare "$out/$1/text.jsonl" --tokenizer "$out/smollm2" --eos "<|endoftext|>" --seq_len 256 --out "$out/$1/rows"
-    python -m research.piece_scores "$out/$1/text.jsonl" "$out/$1/rows" "$out/gemma" "$out/$1/pieces" --dtype bfloat16
+    score "$1" gemma pieces 512 128 --rows "$out/$1/rows"
   fi
   [ -e "$out/$1/oracle" ] || python -m research.known_scores "$out/$1/text.jsonl" "$out/$1/oracle" --kind oracle
   train "$1" "$3" "${@:4}"

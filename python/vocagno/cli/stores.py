@@ -65,6 +65,12 @@ def add_score(parser: Any) -> None:
         help="With --candidates: check first that they can train a student with this tokenizer: "
         f"{TOKENIZER}.",
     )
+    parser.add_argument(
+        "--rows",
+        type=Path,
+        help="Rows of a student (vocagno prepare --out): the teacher reads their pieces of each "
+        "document, so that it has the student's context, not windows of its own.",
+    )
     add_scoring_teacher(parser)
 
 
@@ -93,6 +99,7 @@ def _add_corpus(parser: Any) -> None:
 def score(options: Any) -> dict[str, Any] | None:
     """Makes the shards that the store lacks. The first process returns what the store has."""
     from vocagno.data.prepare import scan_with_progress
+    from vocagno.data.rows import RowStore
     from vocagno.data.store.format import REFUSED, say_omitted
     from vocagno.data.store.state import shard_bytes_of, state_of
     from vocagno.models.loading import local_device
@@ -105,7 +112,9 @@ def score(options: Any) -> dict[str, Any] | None:
     aliases = {name: getattr(options, name) for name in ("candidates", "sampled")}
     overrides = {name: value for name, value in aliases.items() if value is not None}
     config = replace(options.teacher, **overrides)
-    teacher = ConfiguredTeacher(config, options.cache, local_device())
+    # An estimate reads parts of documents, of which the rows know nothing.
+    rows = None if options.rows is None or options.dry_run else RowStore(options.rows)
+    teacher = ConfiguredTeacher(config, options.cache, local_device(), rows)
     if options.student is not None:
         from vocagno.tokens.buckets import buckets
         from vocagno.tokens.token_spans import TokenSpans
@@ -128,6 +137,12 @@ def score(options: Any) -> dict[str, Any] | None:
             shard_bytes=options.shard_bytes or shard_bytes_of(options.out),
             max_refused=options.max_refused,
         )
+        if rows is not None:
+            require(
+                rows.text_hashes == [shard.text_hash for shard in corpus.shards],
+                f"--rows: {rows.folder} has other texts than {corpus.name}, or other shards; make "
+                "them by `vocagno prepare` of this corpus, and score without --shard_bytes",
+            )
         if options.status:
             return state_of(corpus, options.out or teacher.scores_folder(corpus), SCORES)
         if options.dry_run:

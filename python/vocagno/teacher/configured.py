@@ -13,6 +13,7 @@ import torch
 
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import Corpus
+from vocagno.data.rows import RowStore
 from vocagno.data.store.building import MakeResult, Part, store_key
 from vocagno.data.store.shards import StoreError
 from vocagno.errors import ConfigError, require
@@ -20,6 +21,7 @@ from vocagno.models.loading import torch_dtype, weights_identity
 from vocagno.models.own_tokenizers import teacher_prefix, teacher_spans
 from vocagno.system.addresses import path_of
 from vocagno.system.collectives import Together
+from vocagno.teacher.piece_teacher import PieceTeacher, pieces_of
 from vocagno.teacher.score_store import KIND, VERSION, ScoreStore
 from vocagno.teacher.scorer import Scorer
 from vocagno.teacher.scoring import Teacher, score_corpus
@@ -40,7 +42,15 @@ class ConfiguredTeacher:
     """A teacher before its weights are loaded. It builds the tokenizer and hashes the weights once,
     on first use."""
 
-    def __init__(self, config: TeacherConfig, cache: Path, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: TeacherConfig,
+        cache: Path,
+        device: torch.device,
+        rows: RowStore | None = None,
+    ) -> None:
+        """Args: rows: of a student, whose pieces of the documents are read (`PieceTeacher`); None:
+        whole documents."""
         require(
             config.candidates > 0 or not config.sampled, "teacher.sampled: needs teacher.candidates"
         )
@@ -49,6 +59,7 @@ class ConfiguredTeacher:
         self.config = config
         self.cache = cache
         self.device = device
+        self.rows = rows
 
     @cached_property
     def spans(self) -> TokenSpans:
@@ -109,6 +120,7 @@ class ConfiguredTeacher:
             **({"candidates": config.candidates} if config.candidates else {}),
             **({"sampled": True} if config.sampled else {}),
             **({"entropy": True} if config.candidates and self.engine.gives_entropy else {}),
+            **({"rows": self.rows.manifest.made_from} if self.rows is not None else {}),
         }
 
     def check(self) -> None:
@@ -124,7 +136,12 @@ class ConfiguredTeacher:
         if folder is not None:
             self.engine.guard(folder, note=True)
             check = partial(self.engine.guard, folder)
-        return Teacher(self.engine.load(), self.reader, check, self.config.candidates)
+        arguments = self.engine.load(), self.reader, check, self.config.candidates
+        if self.rows is None:
+            return Teacher(*arguments)
+        teacher = PieceTeacher(*arguments)
+        teacher.pieces = pieces_of(self.rows)
+        return teacher
 
     def scores_folder(self, corpus: Corpus) -> Path:
         """The folder in the cache for the scores of a corpus.

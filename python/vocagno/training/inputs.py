@@ -310,6 +310,14 @@ def _scores(
         corpus = partial(corpora.__getitem__, name)  # a folder of scores needs no scan of its text
         scored = teacher.scores(corpus, folder, show_progress=corpora.show, option=option)
         scores[name] = MatchedScores(scored, store, candidates=guidance.needs_candidates)
+        scored_rows = scored.manifest.made_from.get("rows")
+        if corpora.show and scored_rows not in (None, store.manifest.made_from):
+            print(
+                f"warning: {option}: the teacher has read {name} in the pieces of other rows than "
+                f"these ({scored.folder}), so its context is not the student's; score with --rows "
+                "of this tokenizer and data.seq_len",
+                file=sys.stderr,
+            )
         missing = scores[name].check(guidance.min_coverage, name)
         if missing and corpora.show:
             print(f"{missing}; they count as unmapped", file=sys.stderr)

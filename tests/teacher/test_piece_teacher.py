@@ -10,22 +10,32 @@ from transformers import AutoModelForCausalLM
 from corpora import write_corpus
 from live_documents import DOCUMENTS, pieces
 from method_runs import prepared
-from research.piece_scores import main
+from runs import train_here, write_config
 from vocagno import TokenSpans
+from vocagno.cli.app import main as command_line
 from vocagno.teacher.score_store import ScoreStore
 
 
+@pytest.mark.slow
 def test_each_loss_is_that_of_the_student_s_piece(
-    tmp_path, tokenizer_files, teacher_model, monkeypatch
+    tmp_path, tokenizer_files, teacher_model, monkeypatch, capsys
 ):
     documents = list(dict.fromkeys(DOCUMENTS))
     monkeypatch.setattr("live_documents.DOCUMENTS", documents)  # which `pieces` reads
     rows, _ = prepared(tmp_path, tokenizer_files, documents)
     text = write_corpus(tmp_path / "text.jsonl", documents)
-    arguments = [text, rows.folder, teacher_model, tmp_path / "store"]
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["piece_scores", *map(str, arguments)])
-    main()
+    options = {"rows": rows.folder, "out": tmp_path / "store", "teacher.model": teacher_model}
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    assert command_line(["score", str(text), *arguments, f"--cache={tmp_path}"]) == 0
+    with_other_texts = write_corpus(tmp_path / "other.jsonl", documents[1:])
+    assert command_line(["score", str(with_other_texts), *arguments]) == 2
+    assert "--rows: " in capsys.readouterr().err
+    sections = {"teacher": {"scores": str(tmp_path / "store")}, "guidance": {"min_coverage": 0.9}}
+    config = write_config(tmp_path, text, tokenizer_files, teacher_model, **sections)
+    for seq_len in (32, 16):
+        arguments = f"--data.seq_len={seq_len}", f"--output={tmp_path / str(seq_len)}"
+        assert train_here(config, *arguments) == 0
+        assert ("in the pieces of other rows" in capsys.readouterr().err) == (seq_len == 16)
     store, spans = ScoreStore(tmp_path / "store"), TokenSpans(teacher_model)
     model = AutoModelForCausalLM.from_pretrained(teacher_model).eval()
     losses = [{} for _ in documents]

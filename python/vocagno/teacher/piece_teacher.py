@@ -1,0 +1,109 @@
+"""A teacher that reads what a student reads: the pieces that its rows have of each document.
+
+At each token it then has the student's context. In windows of its own it has another one, and what
+it knows from text that the student has not read, the student cannot learn (docs/guidance.md).
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from vocagno.data.corpus import text_hash
+from vocagno.data.rows import RowStore
+from vocagno.data.store.building import Advance
+from vocagno.teacher.candidates import Candidates
+from vocagno.teacher.score_store import DocumentScores
+from vocagno.teacher.scoring import Teacher
+
+
+class Piece(NamedTuple):
+    """The part of a document that a row holds, in bytes of the document."""
+
+    first_byte: int
+    learnt_from: int
+    """The student only reads what comes before: the row before has learnt it."""
+    end_byte: int
+
+
+def pieces_of(rows: RowStore) -> dict[bytes, list[Piece]]:
+    """Lists the pieces of each document in order, by `text_hash`. Of equal documents, which may be
+    cut differently, those of the last one."""
+    pieces: dict[int, list[Piece]] = defaultdict(list)
+    for number in range(len(rows)):
+        row = rows[number]
+        ends = [0, *accumulate(row.num_tokens.tolist())]
+        for document, (start, stop) in zip(row.documents.tolist(), pairwise(ends), strict=True):
+            spans = row.spans[start:stop]
+            first_byte, end_byte = int(spans[:, 0].min()), int(spans[:, 1].max())
+            # The first token of a row is the last one of the row before.
+            before = pieces[document]
+            learnt_from = before[-1].end_byte if before else first_byte
+            if learnt_from < end_byte:
+                before.append(Piece(first_byte, learnt_from, end_byte))
+    hashes, _ = rows.documents()
+    return {hashes[document].tobytes(): of_text for document, of_text in pieces.items()}
+
+
+class PieceTeacher(Teacher):
+    """A `Teacher` that reads each piece of a document as a text by itself."""
+
+    pieces: Mapping[bytes, Sequence[Piece]]
+    """The pieces of each document (`pieces_of`). One that no row holds is read whole."""
+
+    def score(
+        self, texts: list[str], advance: Advance = lambda fraction, tokens: None
+    ) -> list[DocumentScores]:
+        """Computes the scores of each document from those of its pieces.
+        Raises: what `Teacher.score` raises."""
+        cuts = [
+            self.pieces.get(text_hash(text)) or [Piece(0, 0, len(text.encode()))] for text in texts
+        ]
+        parts = [
+            _whole_characters(text, piece)
+            for text, of_text in zip(texts, cuts, strict=True)
+            for piece in of_text
+        ]
+        scored = iter(super().score([part for part, _ in parts], advance))
+        starts = iter(start for _, start in parts)
+        return [
+            _join([_keep_learnt(next(scored), next(starts), piece) for piece in of_text])
+            for of_text in cuts
+        ]
+
+
+def _whole_characters(text: str, piece: Piece) -> tuple[str, int]:
+    """Cuts a piece out of a text, extended to whole characters, with the byte of its start."""
+    data = text.encode()
+    start, stop = piece.first_byte, piece.end_byte
+    while 0 < start < len(data) and data[start] & 0xC0 == 0x80:
+        start -= 1
+    while stop < len(data) and data[stop] & 0xC0 == 0x80:
+        stop += 1
+    return data[start:stop].decode(), start
+
+
+def _keep_learnt(scores: DocumentScores, start: int, piece: Piece) -> DocumentScores:
+    """Keeps the tokens inside what the student learns of a piece, with spans in the document."""
+    spans = scores.spans + np.int32(start)
+    is_learnt = (spans[:, 0] >= piece.learnt_from) & (spans[:, 1] <= piece.end_byte)
+    kept = np.flatnonzero(is_learnt)
+    candidates = scores.candidates and scores.candidates[kept]
+    return replace(scores, spans=spans[kept], nll=scores.nll[kept], candidates=candidates)
+
+
+def _join(parts: Sequence[DocumentScores]) -> DocumentScores:
+    """Makes the scores of a document of those of its pieces. If the teacher cannot read one of
+    them, the document has none."""
+    if missing := [part.missing for part in parts if part.missing]:
+        return DocumentScores.none(missing[0])
+    candidates = [part.candidates for part in parts if part.candidates is not None]
+    return DocumentScores(
+        np.concatenate([part.spans for part in parts]),
+        np.concatenate([part.nll for part in parts]),
+        num_unscored=sum(part.num_unscored for part in parts),
+        candidates=Candidates.concatenate(candidates) if candidates else None,
+    )
