@@ -188,6 +188,8 @@ REAL_ROWS = {
     "**the default: lines ≤ 2 nats a byte**": "default",
     "the default, from the adapted Gemma": "default, adapted",
     "`distill`, everywhere, from Gemma as it is": "distill",
+    "**the same, `score --rows`: it reads what the student reads**": "distill, pieces",
+    "the same Gemma, live": "distill, live",
     "**`distill`, everywhere, from the adapted Gemma**": "distill, adapted",
     "the same, from a store of windows of 256 tokens": "distill, adapted, short",
     "**the same, live**": "distill, adapted, live",
