@@ -24,7 +24,7 @@ BOUNDS = {
     "lines of code of python/vocagno": 22_520,
     "modules of python/vocagno": 149,
     "lines of code of research": 2_500,
-    "lines of code of tests": 27_990,
+    "lines of code of tests": 27_999,
     "lines of code of benches": 4_670,
     "modules of the largest folder": 13,
     "modules in circles of imports": 0,
