@@ -59,14 +59,11 @@ class PieceTeacher(Teacher):
     ) -> list[DocumentScores]:
         """Computes the scores of each document from those of its pieces.
         Raises: what `Teacher.score` raises."""
-        cuts = [
-            self.pieces.get(text_hash(text)) or [Piece(0, 0, len(text.encode()))] for text in texts
-        ]
-        parts = [
-            _whole_characters(text, piece)
-            for text, of_text in zip(texts, cuts, strict=True)
-            for piece in of_text
-        ]
+        cuts, parts = [], []
+        for text in texts:
+            data = text.encode()
+            cuts.append(self.pieces.get(text_hash(text)) or [Piece(0, 0, len(data))])
+            parts += [_whole_characters(data, piece) for piece in cuts[-1]]
         scored = iter(super().score([part for part, _ in parts], advance))
         starts = iter(start for _, start in parts)
         return [
@@ -75,9 +72,9 @@ class PieceTeacher(Teacher):
         ]
 
 
-def _whole_characters(text: str, piece: Piece) -> tuple[str, int]:
-    """Cuts a piece out of a text, extended to whole characters, with the byte of its start."""
-    data = text.encode()
+def _whole_characters(data: bytes, piece: Piece) -> tuple[str, int]:
+    """Cuts a piece out of a text in UTF-8, extended to whole characters, with the byte of its
+    start."""
     start, stop = piece.first_byte, piece.end_byte
     while 0 < start < len(data) and data[start] & 0xC0 == 0x80:
         start -= 1
