@@ -177,9 +177,7 @@ class TextStore(ShardedStore["TextShard"]):
                 f"{shard.path}: document {row} of this shard is damaged (its hash differs); "
                 f"delete the folder {self.folder} and run again"
             )
-        text = shard.texts[row]
-        first, end = _at_character(text, first_byte, -1), _at_character(text, end_byte, 1)
-        return text[first:end].tobytes().decode(), first
+        return whole_characters(shard.texts[row], first_byte, end_byte)
 
 
 class TextShard(RowShard):
@@ -209,7 +207,16 @@ class TextShard(RowShard):
 TEXTS = StoreKind("texts", 1, "documents", TextShard, "copying texts", "train")
 
 
-def _at_character(text: NDArray[np.uint8], position: int, step: int) -> int:
+def whole_characters(
+    text: bytes | NDArray[np.uint8], first_byte: int, end_byte: int
+) -> tuple[str, int]:
+    """Cuts bytes `[first_byte, end_byte)` out of a text in UTF-8, widened to whole characters.
+    Returns: the part, and the byte of the text at which it begins."""
+    first, end = at_character(text, first_byte, -1), at_character(text, end_byte, 1)
+    return bytes(text[first:end]).decode(), first
+
+
+def at_character(text: bytes | NDArray[np.uint8], position: int, step: int) -> int:
     """Returns the nearest position at which a UTF-8 character begins, at `position` or after it
     (step 1) or before it (step -1)."""
     while 0 < position < len(text) and text[position] & 0xC0 == 0x80:  # a continuation byte

@@ -61,6 +61,17 @@ class Row:
         return bytes_of_tokens(self.spans, self.num_tokens)
 
 
+def bytes_of_pieces(
+    spans: NDArray[np.int32], num_tokens: NDArray[np.int32]
+) -> tuple[list[int], list[int]]:
+    """Returns the first byte of each piece in its document, and the byte at which it ends.
+    Args: as for `bytes_of_tokens`."""
+    first_tokens = np.cumsum(num_tokens) - num_tokens
+    first_bytes: list[int] = np.minimum.reduceat(spans[:, 0], first_tokens).tolist()
+    end_bytes: list[int] = np.maximum.reduceat(spans[:, 1], first_tokens).tolist()
+    return first_bytes, end_bytes
+
+
 def bytes_of_tokens(
     spans: NDArray[np.int32], num_tokens: NDArray[np.integer[Any]]
 ) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vocagno.alignment.mapping import Reason, unmapped_reasons
-from vocagno.data.rows import Row
+from vocagno.data.rows import Row, bytes_of_pieces
 from vocagno.errors import GuidanceError
 from vocagno.guidance.batch import put
 from vocagno.guidance.bucket_loss import WITHOUT_ENTROPY
@@ -61,9 +61,7 @@ def read_pieces(rows: Sequence[Row], scores: StoredScores | LivePieces) -> Docum
     student = np.concatenate([row.spans for row in rows])
     num_tokens = np.concatenate([row.num_tokens for row in rows])
     numbers: list[int] = np.concatenate([row.documents for row in rows]).tolist()
-    student_cu = _boundaries(num_tokens)
-    first_bytes: list[int] = np.minimum.reduceat(student[:, 0], student_cu[:-1]).tolist()
-    end_bytes: list[int] = np.maximum.reduceat(student[:, 1], student_cu[:-1]).tolist()
+    first_bytes, end_bytes = bytes_of_pieces(student, num_tokens)
     windowed = None
     if isinstance(scores, LivePieces):
         windowed, documents = scores.read_pieces(numbers, first_bytes, end_bytes)
@@ -73,7 +71,7 @@ def read_pieces(rows: Sequence[Row], scores: StoredScores | LivePieces) -> Docum
         student_spans=student,
         num_tokens=num_tokens,
         num_prompt=np.concatenate([row.num_prompt for row in rows]),
-        student_cu=student_cu,
+        student_cu=_boundaries(num_tokens),
         document_numbers=numbers,
         first_bytes=first_bytes,
         end_bytes=end_bytes,

@@ -40,7 +40,7 @@ from vocagno.guidance.methods.base import Method, StudentOutput
 from vocagno.integrations.columns import OF_EXAMPLES, pad_column
 from vocagno.models.head import without_wrapper
 from vocagno.models.losses import IGNORED, causal_shift
-from vocagno.models.weights import largest_input
+from vocagno.models.weights import largest_input, rotary_settings
 from vocagno.teacher.score_store import MatchedScores
 from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.monitoring import Warnings, token_entry
@@ -77,7 +77,6 @@ class GuidedCollator:
             scores.check(guidance.min_coverage)
         data = DataConfig(train="", seq_len=seq_len)
         self._collator = Collator(scores, guidance, data, line_ends, targets)
-        self._scored_guidance = guidance
         # Evaluation has no scores. The batch says so by `is_naive`, and the loss is that of all
         # tokens.
         is_naive = scores is None and guidance.needs_teacher
@@ -102,9 +101,8 @@ class GuidedCollator:
     def without_scores(self) -> "GuidedCollator":
         """Returns the collator of held-out rows. Their documents are not those of the scores."""
         held_out = copy(self)  # a subclass stays what it is
-        GuidedCollator.__init__(
-            held_out, None, self._scored_guidance, seq_len=self._collator.seq_len
-        )
+        guidance, seq_len = self._collator.guidance, self._collator.seq_len
+        GuidedCollator.__init__(held_out, None, guidance, seq_len=seq_len)
         return held_out
 
 
@@ -371,8 +369,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         """Raises: InputError for a batch beyond the positions of the model, which would give it
         wrong losses without an error."""
         config = without_wrapper(self.model).config
-        longest = largest_input(config)
-        rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+        longest, rope = largest_input(config), rotary_settings(config)
         # Dynamic scaling is for longer rows; HunYuan calls a fixed one (`alpha`) so, too.
         is_scaled = rope.get("rope_type") == "dynamic" and not rope.get("alpha")
         if longest is not None and length > longest and not is_scaled:

@@ -15,7 +15,13 @@ from vocagno.config.options import StudentConfig
 from vocagno.config.teacher import Dtype, TeacherConfig
 from vocagno.errors import ConfigError, naming, require
 from vocagno.models.head import base_of
-from vocagno.models.weights import causal_model, check_folder, largest_input, model_settings
+from vocagno.models.weights import (
+    causal_model,
+    check_folder,
+    largest_input,
+    model_settings,
+    rotary_settings,
+)
 from vocagno.system.files import digest, file_digest, write_json
 
 
@@ -188,7 +194,7 @@ def check_context(
     `teacher.context`."""
     settings, length = teacher_settings(config), length or config.context
     check_positions(settings, length, option, "teacher")
-    rope = getattr(settings.get_text_config(), "rope_parameters", None) or {}
+    rope = rotary_settings(settings)
     # transformers takes the factors of Phi-3 by the longest sequence of a batch.
     most = rope.get("original_max_position_embeddings", length)
     if rope.get("rope_type") == "longrope" and length > most:

@@ -101,6 +101,11 @@ def largest_input(settings: Any) -> int | None:
     return None if longest is None or longest < 0 else longest  # XLNet has -1
 
 
+def rotary_settings(settings: Any) -> dict[str, Any]:
+    """Returns the settings of a model's rotary embedding; empty if it has none."""
+    return getattr(settings.get_text_config(), "rope_parameters", None) or {}
+
+
 def causal_model(name: str, option: str, *, gguf_file: str | None = None, **options: Any) -> Any:
     """Loads a causal language model with the weights of its files: safetensors or GGUF, no pickle.
 
@@ -267,7 +272,7 @@ def _check_rotary_scaling(reader: Any, gguf_file: str, model: Any) -> None:
     which they are not. llama.cpp keeps the scaling of Llama 3 in a tensor, and others in the
     metadata; transformers reads them for few architectures.
     """
-    rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    rope = rotary_settings(model.config)
     # Some models have one mapping for each kind of layer.
     kinds = [part.get("rope_type") for part in (rope, *rope.values()) if isinstance(part, dict)]
     if any(kind not in (None, "default") for kind in kinds):

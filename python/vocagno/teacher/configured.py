@@ -139,9 +139,7 @@ class ConfiguredTeacher:
         arguments = self.engine.load(), self.reader, check, self.config.candidates
         if self.rows is None:
             return Teacher(*arguments)
-        teacher = PieceTeacher(*arguments)
-        teacher.pieces = pieces_of(self.rows)
-        return teacher
+        return PieceTeacher(pieces_of(self.rows), *arguments)
 
     def scores_folder(self, corpus: Corpus) -> Path:
         """The folder in the cache for the scores of a corpus.

@@ -7,13 +7,13 @@ it knows from text that the student has not read, the student cannot learn (docs
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from vocagno.data.corpus import text_hash
-from vocagno.data.rows import RowStore
+from vocagno.data.prepare import whole_characters
+from vocagno.data.rows import RowStore, bytes_of_pieces
 from vocagno.data.store.building import Advance
 from vocagno.teacher.candidates import Candidates
 from vocagno.teacher.score_store import DocumentScores
@@ -35,10 +35,8 @@ def pieces_of(rows: RowStore) -> dict[bytes, list[Piece]]:
     pieces: dict[int, list[Piece]] = defaultdict(list)
     for number in range(len(rows)):
         row = rows[number]
-        ends = [0, *accumulate(row.num_tokens.tolist())]
-        for document, (start, stop) in zip(row.documents.tolist(), pairwise(ends), strict=True):
-            spans = row.spans[start:stop]
-            first_byte, end_byte = int(spans[:, 0].min()), int(spans[:, 1].max())
+        limits = bytes_of_pieces(row.spans, row.num_tokens)
+        for document, first_byte, end_byte in zip(row.documents.tolist(), *limits, strict=True):
             # The first token of a row is the last one of the row before.
             before = pieces[document]
             learnt_from = before[-1].end_byte if before else first_byte
@@ -51,8 +49,13 @@ def pieces_of(rows: RowStore) -> dict[bytes, list[Piece]]:
 class PieceTeacher(Teacher):
     """A `Teacher` that reads each piece of a document as a text by itself."""
 
-    pieces: Mapping[bytes, Sequence[Piece]]
-    """The pieces of each document (`pieces_of`). One that no row holds is read whole."""
+    def __init__(self, pieces: Mapping[bytes, Sequence[Piece]], *arguments: Any) -> None:
+        """Args:
+        pieces: of each document (`pieces_of`). One that no row holds is read whole.
+        arguments: those of `Teacher`.
+        """
+        super().__init__(*arguments)
+        self._pieces = pieces
 
     def score(
         self, texts: list[str], advance: Advance = lambda fraction, tokens: None
@@ -62,25 +65,14 @@ class PieceTeacher(Teacher):
         cuts, parts = [], []
         for text in texts:
             data = text.encode()
-            cuts.append(self.pieces.get(text_hash(text)) or [Piece(0, 0, len(data))])
-            parts += [_whole_characters(data, piece) for piece in cuts[-1]]
+            cuts.append(self._pieces.get(text_hash(text)) or [Piece(0, 0, len(data))])
+            parts += [whole_characters(data, cut.first_byte, cut.end_byte) for cut in cuts[-1]]
         scored = iter(super().score([part for part, _ in parts], advance))
         starts = iter(start for _, start in parts)
         return [
             _join([_keep_learnt(next(scored), next(starts), piece) for piece in of_text])
             for of_text in cuts
         ]
-
-
-def _whole_characters(data: bytes, piece: Piece) -> tuple[str, int]:
-    """Cuts a piece out of a text in UTF-8, extended to whole characters, with the byte of its
-    start."""
-    start, stop = piece.first_byte, piece.end_byte
-    while 0 < start < len(data) and data[start] & 0xC0 == 0x80:
-        start -= 1
-    while stop < len(data) and data[stop] & 0xC0 == 0x80:
-        stop += 1
-    return data[start:stop].decode(), start
 
 
 def _keep_learnt(scores: DocumentScores, start: int, piece: Piece) -> DocumentScores:

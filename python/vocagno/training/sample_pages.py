@@ -14,6 +14,7 @@ from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig, StudentConfig
 from vocagno.config.teacher import TeacherConfig
 from vocagno.data.corpus import Corpus
+from vocagno.data.prepare import at_character
 from vocagno.data.rows import Row, cut_rows, join_documents
 from vocagno.errors import InputError, require
 from vocagno.guidance.batch import GuidedBatch
@@ -141,9 +142,7 @@ class Sampler:
             int(spans[:, 1].max(initial=0)) for spans in (row.spans, pairs.teacher_spans[shown])
         )
         data = sample.text.encode()
-        # A token may end inside a character: continue with the first byte that continues none.
-        while end < len(data) and data[end] & 0xC0 == 0x80:
-            end += 1
+        end = at_character(data, end, 1)  # a token may end inside a character
         # What a rule looked at is shown, so the columns of the host are needed on the device, too.
         batch = batch.each(lambda values: values.to(device), "host")
         if live_losses:  # otherwise the collator made the weight
