@@ -61,6 +61,7 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
     score "$1" adapted/final adapted-short 256 1
     vocagno prepare "$out/$1/text.jsonl" --tokenizer "$out/smollm2" --eos "<|endoftext|>" --seq_len 256 --out "$out/$1/rows"
     score "$1" gemma pieces 512 128 --rows "$out/$1/rows"
+    score "$1" adapted/final adapted-pieces 512 128 --rows "$out/$1/rows"
   fi
   [ -e "$out/$1/oracle" ] || python -m research.known_scores "$out/$1/text.jsonl" "$out/$1/oracle" --kind oracle
   train "$1" "$3" "${@:4}"
@@ -72,7 +73,8 @@ cell dev dev-clean "$out/valid-dev.jsonl" train.steps=24 --seeds 20 --only "naiv
 for seed in "${seeds[@]:-10 11 12}"; do
   cell clean test-clean "$out/valid-test.jsonl" --seeds $seed --only "naive, micro-batches of 4" "naive, 88 steps" "naive, 88 steps, same text" default "default, adapted" paper distill "distill, pieces" \
     "distill, live" "distill, adapted" \
-    "distill, adapted, surer" "alm, adapted" "distill, adapted self" "distill, adapted self, live" "kld, adapted self" "distill, adapted self, short" "distill, adapted, short" "distill, adapted, live"
+    "distill, adapted, surer" "alm, adapted" "distill, adapted self" "distill, adapted self, live" "kld, adapted self" "distill, adapted self, short" "distill, adapted, short" \
+    "distill, adapted, pieces" "distill, adapted, live"
   cell junk test-junk "$out/valid-test.jsonl" --seeds $seed --only default "default, adapted" paper "lines 99 %" "lines 99 %, groups -1" oracle "lines, distill"
 done
 # Three times as many tokens, for the two best: an hour and a quarter.
