@@ -175,6 +175,7 @@ HEALING = [
     ("healing-own", "distill, old self"),
     ("healing-tinyllama", "naive"),
     ("healing-tinyllama", "distill, old self"),
+    ("healing-tinyllama", "alm, old self"),
     ("healing-qwen", "naive"),
     ("healing-qwen", "distill, old self"),
     ("healing-old", "naive"),
