@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vocagno.errors import InputError, require
-from vocagno.evaluation.benchmarks import json_records
+from vocagno.evaluation.benchmark_files import json_records
 from vocagno.system.files import atomic_file
 from vocagno.teacher.score_store import ScoresOfTexts, ScoreStore
 

@@ -18,16 +18,15 @@ from chaos import repeats
 from evaluation_data import EXAMPLES, RECORDS, right, write_benchmark, write_benchmarks
 from folders import LFS_POINTER, LFS_WORDS
 from shared_data import shared
-from vocagno.evaluation import benchmarks
-from vocagno.evaluation.benchmarks import (
-    BENCHMARKS,
+from vocagno.evaluation import benchmark_files
+from vocagno.evaluation.benchmark_files import (
     BETWEEN,
-    PAPER,
     BenchmarkError,
     Source,
     read_examples,
     read_items,
 )
+from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER
 from vocagno.evaluation.judge import Judge
 from vocagno.evaluation.running import read_completions
 
@@ -272,6 +271,7 @@ def test_examples_that_lm_eval_carries(tmp_path):
 
 OTHERS = [*permutations(("gsm8k", "minerva_math", "mathqa"), 2), ("gsm8k", "")]
 OTHERS += [("gsm8k", f"{EXAMPLES['gsm8k']}{BETWEEN}Q: 2?\nA: 2.")]
+OTHERS += [("gsm8k", f"{EXAMPLES['gsm8k']}{BETWEEN}Question: 2?")]
 
 
 @pytest.mark.parametrize(("name", "text"), OTHERS)
@@ -283,6 +283,14 @@ def test_worked_examples_of_another_benchmark_are_refused(tmp_path, name, text):
         path.write_bytes(content)
         with pytest.raises(BenchmarkError, match=rf"{name}\.md: {error}"):
             read_examples(BENCHMARKS[name], tmp_path)
+
+
+def test_a_benchmark_has_all_its_worked_examples(tmp_path):
+    write_benchmarks(tmp_path)
+    path = tmp_path / "prompts" / "cot" / "gsm8k.md"
+    path.write_text(EXAMPLES["gsm8k"].rpartition(BETWEEN)[0])
+    with pytest.raises(BenchmarkError, match="has 7 worked examples; the prompts of svamp have 8"):
+        read_examples(BENCHMARKS["svamp"], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -297,6 +305,11 @@ def test_worked_examples_of_another_benchmark_are_refused(tmp_path, name, text):
         (b'\n{"question"\n', "line 2: not JSON in UTF-8"),
         (b"\xff\n", "line 1: not JSON in UTF-8"),
         (b"[1]\n", "line 1: expected an object"),
+        (
+            b'{"question": "?", "answer": "#### 2", "idx": 1}\n'
+            b'{"question": "!", "answer": "#### 2"}\n',
+            "line 2: some records of this file have an `idx`",
+        ),
         (b"\n", "no items"),
         (LFS_POINTER, LFS_WORDS),
         (gzip.compress(b"{}" * 100, mtime=0)[:-20], "gz: cannot be read after line 0"),
@@ -322,11 +335,15 @@ def test_a_damaged_file_is_named(tmp_path, lines, message):
         ("svamp", {"Body": "b", "Question": "q", "Answer": "two"}, "to float: 'two'"),
         ("svamp", {"Body": "b", "Question": "q", "Answer": "inf"}, r"states no answer \('inf'\)"),
         ("math", {"problem": "?", "solution": ""}, r"states no answer \(''\)"),
-        ("math", {**RECORDS["math"][0], "answer": ""}, r"states no answer \(''\)"),
+        ("math", {**RECORDS["math"][0], "answer": ""}, "`answer` is '', but `solution` says"),
         ("gsm8k", {"question": "?", "answer": "It is ####"}, r"states no answer \(''\)"),
         ("asdiv", {"body": "b", "question": "q", "answer": "(pens)"}, r"states no answer \(''\)"),
         ("mawps", {"input": "a", "target": float("nan")}, r"states no answer \('nan'\)"),
         ("tabmwp", {**RECORDS["tabmwp"][0], "answer": "green"}, "'green' is not one of red, blue"),
+        ("tabmwp", {**RECORDS["tabmwp"][0], "choices": "abc"}, "`choices` is 'abc'"),
+        ("tabmwp", {**RECORDS["tabmwp"][1], "answer": "3/0"}, "division by zero"),
+        ("svamp", {"Body": "b", "Question": "q", "Answer": 10**400}, "too large"),
+        ("mmlu_stem", {"question": "?", "choices": [*"123456"], "answer": 1}, "`choices` has 6"),
         ("mawps", {"input": "a", "target": 1, "idx": 0.7}, "base 10: '0.7'"),
     ],
 )
@@ -349,8 +366,8 @@ def hub(tmp_path, monkeypatch):
     pytest.importorskip("datasets")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    sources = dict(benchmarks.SOURCES)
-    monkeypatch.setattr(benchmarks, "SOURCES", sources)
+    sources = dict(benchmark_files.SOURCES)
+    monkeypatch.setattr(benchmark_files, "SOURCES", sources)
 
     def add(name, files, splits=("test",)):
         folder = tmp_path / "hub" / name

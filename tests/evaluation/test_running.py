@@ -21,7 +21,8 @@ from transformers import GenerationConfig
 from evaluation_data import RECORDS, right, write_benchmark, write_benchmarks
 from tiny_models import save_llama, tiny_llama
 from vocagno.errors import InputError
-from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER, Item, read_items
+from vocagno.evaluation.benchmark_files import read_items
+from vocagno.evaluation.benchmarks import BENCHMARKS, PAPER, Item
 from vocagno.evaluation.judge import Verdict
 from vocagno.evaluation.running import (
     Journal,
@@ -101,7 +102,7 @@ def data(tmp_path_factory):
 def model(tmp_path_factory, tokenizers):
     """A model of a context that all prompts fit, some with less room than others."""
     folder = tmp_path_factory.mktemp("model")
-    save(folder, tokenizers, 192)
+    save(folder, tokenizers, 512)
     return folder
 
 

@@ -56,17 +56,19 @@ RECORDS = {
     "math": [{"problem": "One?", "solution": r"$\boxed{1}$", "level": "1", "idx": 0}],
 }
 
-EXAMPLES = {
+_EXAMPLE = {
     "gsm8k": "Question: What is 0 + 1?\nAnswer: The answer is 1.",
     "minerva_math": "Problem:\nWhat is $1$?\nSolution:\nFinal Answer: The final answer is $1$.",
     "math": "Problem:\nWhat is $2$?\nSolution:\nThe answer is 2.",
     "mathqa": "Problem:\nwhat?\n(A) 1\nSolution:\nThe final answer is (A).",
     "mmlu_stem": "Problem:\nWhat?\n(A) 1\nSolution:\nThe final answer is (A).",
 }
+_SHOTS = {"gsm8k": 8, "minerva_math": 4, "math": 5, "mathqa": 4, "mmlu_stem": 4}
+EXAMPLES = {name: "\n\n\n".join([text] * _SHOTS[name]) for name, text in _EXAMPLE.items()}
 
 
 def write_benchmarks(folder):
-    """All of them, with one worked example each."""
+    """All of them, each with as many equal worked examples as its prompts have."""
     for name, records in RECORDS.items():
         write_benchmark(folder, name, records)
     prompts = folder / "prompts" / "cot"

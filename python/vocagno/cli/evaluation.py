@@ -112,7 +112,8 @@ def _check_form(options: Any, form: str) -> None:
 
 def _fetch(options: Any) -> dict[str, Any] | None:
     """Downloads the questions. With --json, returns the number of items by benchmark."""
-    from vocagno.evaluation.benchmarks import SOURCES, fetch, find_benchmark
+    from vocagno.evaluation.benchmark_files import SOURCES, fetch
+    from vocagno.evaluation.benchmarks import find_benchmark
 
     if options.model is not None or options.regrade is not None:
         raise InputError("--fetch: only downloads questions; omit the model and --regrade")
@@ -195,7 +196,8 @@ def _ask_model(
 
 def _regrade(options: Any) -> dict[str, Any]:
     """Grades stored completions of one benchmark. Returns the share that is right, by metric."""
-    from vocagno.evaluation.benchmarks import find_benchmark, read_items
+    from vocagno.evaluation.benchmark_files import read_items
+    from vocagno.evaluation.benchmarks import find_benchmark
     from vocagno.evaluation.running import grade, read_completions, write_verdicts
     from vocagno.evaluation.summary import METRICS, by_metric
 

@@ -1,26 +1,22 @@
-"""The mathematical benchmarks: how each one's records are read, the worked examples of its prompts,
-files of questions, and the download of some from the Hugging Face hub."""
+"""The mathematical benchmarks: how each one's records become questions with gold answers, and how
+its prompts are put. `benchmark_files` reads the files."""
 
-import gzip
-import json
 import re
-import zlib
-from codecs import BOM_UTF8
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vocagno.errors import InputError
 from vocagno.evaluation.answers import answer_part, extract_answer, in_box, normalize
-from vocagno.system.files import atomic_file, refuse_pointers
 
 Record = Mapping[str, Any]
 """The JSON object in a line of a benchmark's file."""
+UNREADABLE = KeyError, TypeError, ValueError, IndexError, ArithmeticError
+"""The errors that readers raise for a record of another kind: one without a field, with a field of
+another type, or with an answer such as 3/0."""
 
 _CHOOSE = "What of the following is the right choice? Explain your answer."
 _ENDINGS = dict.fromkeys(("true", "false"), " (True or False)")
@@ -60,7 +56,7 @@ class Benchmark:
     choice: bool
     """True if the answer is a letter."""
     read: Callable[[Record], Item]
-    """Reads a record. Raises: KeyError, TypeError, ValueError or IndexError for another kind."""
+    """Reads a record. Raises: one of `UNREADABLE` for a record of another kind."""
 
     def item(self, record: Record, index: int) -> Item:
         """Reads and checks the item in a record. Raises: the errors of `read`."""
@@ -96,13 +92,15 @@ _NUMERAL = re.compile(r"-?[\d,]*\.?\d+(/\d+)?%?")
 
 
 def _number_item(question: str, value: object) -> Item:
-    """Builds an item whose gold answer is a number."""
+    """Builds an item whose gold answer is a number, or the text that stands for one, which is not
+    checked."""
     # The harness normalises the number itself; 1e-05 is stated as 0.00001.
     stated = np.format_float_positional(value, trim="-") if isinstance(value, float) else value
     return Item(question, str(stated), normalize(value))
 
 
 def _read_gsm8k(record: Record) -> Item:
+    """Reads `question`, and the number behind the #### in `answer`."""
     _, marked, stated = _field(record, "answer").partition("####")
     if not marked:
         raise ValueError("`answer` has no ####")
@@ -110,16 +108,24 @@ def _read_gsm8k(record: Record) -> Item:
 
 
 def _read_math(record: Record) -> Item:
+    """Reads `problem`, and the answer in `solution`, which an `answer` must repeat: one metric
+    grades by the first, another by the second."""
     solution = _field(record, "solution")
+    gold = extract_answer(solution, choice=False)
+    if "answer" in record:
+        stated = _field(record, "answer")
+        if normalize(stated) != gold:
+            raise ValueError(f"`answer` is {stated!r:.60}, but `solution` says {gold!r:.60}")
+        return Item(_field(record, "problem"), stated, gold)
     # The normalised answer is only for the harness: it lacks units, `m` and half of `\\sec x`.
     # Without the backslash, as in the harness, the "boxed" of a sentence would count.
     _, box, after_box = solution.rpartition(r"\boxed")
     stated = in_box(after_box) if box else answer_part(solution)
-    stated = _field(record, "answer") if "answer" in record else stated
-    return Item(_field(record, "problem"), stated, extract_answer(solution, choice=False))
+    return Item(_field(record, "problem"), stated, gold)
 
 
 def _read_svamp(record: Record) -> Item:
+    """Reads `Body` and `Question`, which make the question, and the number in `Answer`."""
     body = _field(record, "Body").strip()
     body = body if body.endswith(".") else f"{body}."
     stated = _field(record, "Answer", (*_NUMBER, str))  # text in the hub's
@@ -127,6 +133,8 @@ def _read_svamp(record: Record) -> Item:
 
 
 def _read_asdiv(record: Record) -> Item:
+    """Reads `body` and `question`, which make the question, and `answer` without the unit that
+    stands in brackets."""
     stated = re.sub(r"\(.*?\)", "", _field(record, "answer")).strip()
     question = f"{_field(record, 'body').strip()} {_field(record, 'question').strip()}"
     # Other answers than numbers are words, a time or a ratio.
@@ -135,11 +143,14 @@ def _read_asdiv(record: Record) -> Item:
 
 
 def _read_target(record: Record) -> Item:
+    """Reads `input`, and the number in `target`."""
     return _number_item(_field(record, "input"), _field(record, "target", _NUMBER))
 
 
 def _read_tabmwp(record: Record) -> Item:
-    title, choices = record["table_title"], record["choices"]
+    """Reads a `table` with a title or none, a `question` about it, the `choices` if it has any, and
+    `answer`, a number if `ans_type` says so."""
+    title, choices = record["table_title"], _field(record, "choices", (list, type(None)))
     regarding = f' regarding "{title}"' if title else ""
     question = (
         f"Read the following table{regarding} and answer a question:\n"
@@ -163,6 +174,7 @@ def _number_value(number: str) -> float:
 
 
 def _read_mathqa(record: Record) -> Item:
+    """Reads `problem`, the choices in one line of `options`, and the letter in `correct`."""
     options = _field(record, "options").strip()
     if options.startswith("['"):  # a few items have a printed list
         options = " , ".join(options.removeprefix("['").removesuffix("']").split("', '"))
@@ -181,7 +193,10 @@ def _read_mathqa(record: Record) -> Item:
 
 
 def _read_mmlu(record: Record) -> Item:
+    """Reads `question`, a list of `choices`, and in `answer` the place of the right one, from 0."""
     choices = _field(record, "choices", list)
+    if len(choices) > len("ABCDE"):
+        raise ValueError(f"`choices` has {len(choices)}; at most five have a letter")
     listed = ", ".join(
         f"({letter}) {str(text).strip()}" for letter, text in zip("ABCDE", choices, strict=False)
     )
@@ -193,6 +208,7 @@ def _read_mmlu(record: Record) -> Item:
 
 
 def _read_sat(record: Record) -> Item:
+    """Reads `question`, the choices in one line of `options`, and the letter in `Answer`."""
     listed = re.sub(r"(^| )([A-E])[).] ", r"\1(\2) ", _field(record, "options").strip())
     letters = re.findall(r"\(([A-E])\) ", listed)
     if letters != list("ABCDE"[: len(letters)]):
@@ -203,6 +219,7 @@ def _read_sat(record: Record) -> Item:
 
 
 def _choice_item(question: str, listed: str, gold: str, choices: Collection[object]) -> Item:
+    """Builds an item whose gold answer is a letter."""
     words = tuple("ABCDE"[: len(choices)])
     return Item(f"{question}\n{_CHOOSE}\n{listed}", gold, normalize(gold), words)
 
@@ -252,229 +269,3 @@ def find_benchmark(task: str) -> Benchmark:
     similar = get_close_matches(task.lower(), BENCHMARKS, n=3)
     hint = f"did you mean {' or '.join(similar)}?" if similar else f"known: {', '.join(BENCHMARKS)}"
     raise InputError(f"task {task!r}: no such benchmark; {hint}")
-
-
-class BenchmarkError(InputError):
-    """A file of questions or completions cannot be read; names file and line."""
-
-
-def read_items(benchmark: Benchmark, data: Path, *, limit: int | None = None) -> list[Item]:
-    """Reads the items of a benchmark, in the order of their `idx`, or of the file if there is no
-    `idx`. Of items with the same `idx`, the last is used.
-
-    Args:
-        data: contains NAME/test.jsonl or NAME/test.jsonl.gz.
-        limit: maximum number of items, starting with the first.
-    Raises: BenchmarkError.
-    """
-    path = _find_file(benchmark, data)
-    items: dict[int, Item] = {}
-    for position, (where, record) in enumerate(json_records(path)):
-        index = str(record.get("idx", position))  # int() of 0.7 or true would be another's number
-        try:
-            items[int(index)] = benchmark.item(record, int(index))
-        except KeyError as error:
-            raise BenchmarkError(f"{where}: no field {error} of {benchmark.name}") from error
-        except (TypeError, ValueError, IndexError) as error:
-            raise BenchmarkError(f"{where}: not an item of {benchmark.name}: {error}") from error
-    if not items:
-        raise BenchmarkError(f"{path}: no items")
-    return [items[index] for index in sorted(items)[:limit]]
-
-
-def _find_file(benchmark: Benchmark, data: Path) -> Path:
-    if not data.is_dir():
-        raise BenchmarkError(f"{data}: no such folder; expected one that holds NAME/test.jsonl")
-    for name in ("test.jsonl", "test.jsonl.gz"):
-        if (path := data / benchmark.folder / name).is_file():
-            return path
-    raise BenchmarkError(
-        f"{data / benchmark.folder / 'test.jsonl'}: no such file, plain or .gz; expected the "
-        f"questions of {benchmark.name}"
-    )
-
-
-def json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the objects of a file of JSON lines, each with its file and line. Lines end only in
-    LF; blank ones are skipped. Raises: BenchmarkError for a line that is no JSON object."""
-    refuse_pointers([path], BenchmarkError)
-    open_file = gzip.open if path.suffix == ".gz" else open
-    line = b""
-    number = 0
-    try:
-        with open_file(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                where = f"{path}, line {number}"
-                line = line.removeprefix(BOM_UTF8) if number == 1 else line
-                if line.strip():
-                    yield where, json_object(line, where)
-    except (OSError, EOFError, zlib.error) as error:
-        raise BenchmarkError(f"{path}: cannot be read after line {number}: {error}") from error
-
-
-def json_object(line: bytes, where: str, remedy: str = "") -> dict[str, Any]:
-    """Parses the object in a line of JSON. Raises: BenchmarkError that begins with `where` and ends
-    with `remedy`."""
-    try:
-        record = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise BenchmarkError(f"{where}: not JSON in UTF-8 ({error}){remedy}") from error
-    if not isinstance(record, dict):
-        raise BenchmarkError(f"{where}: expected an object, got {line[:60]!r}{remedy}")
-    return record
-
-
-BETWEEN = "\n\n\n"
-"""The separator between two worked examples, and before the question."""
-
-
-@dataclass(frozen=True, slots=True)
-class Examples:
-    """The worked examples of a benchmark."""
-
-    text: str
-    source: str
-    """The file they were read from, or `lm-eval`."""
-
-    def prompt(self, benchmark: Benchmark, question: str) -> str:
-        """Returns the prompt for a question."""
-        return f"{self.text}{BETWEEN}{benchmark.format_question(question)}"
-
-    def check(self, benchmark: Benchmark) -> None:
-        """Checks that the examples have the form of the benchmark's questions. Raises:
-        BenchmarkError if not: those of another benchmark would lower the result silently."""
-        opening, examples = benchmark.format_question("").split()[0], self.text.split(BETWEEN)
-        wrong = [example for example in examples if not example.startswith(opening)]
-        if wrong or all("(A)" in example for example in examples) != benchmark.choice:
-            raise BenchmarkError(
-                f"{self.source}: not worked examples of {benchmark.name}: expected {opening} with"
-                f"{'' if benchmark.choice else 'out'} choices (A), (B), ... and two blank lines "
-                f"between examples, got {(wrong or examples)[0][:40]!r}; give its own"
-            )
-
-
-def read_examples(benchmark: Benchmark, data: Path) -> Examples:
-    """Reads the worked examples from `prompts/cot/NAME.md` in the data folder or next to it, as in
-    the paper's harness, or else takes those that lm-eval includes.
-
-    Raises: BenchmarkError if there are none.
-    """
-    name = f"prompts/cot/{benchmark.prompt}.md"
-    for path in (data / name, data.absolute().parent / name):
-        if path.is_file():
-            refuse_pointers([path], BenchmarkError)
-            try:
-                examples = Examples(path.read_text(encoding="utf-8-sig").strip(), str(path))
-            except UnicodeDecodeError as error:
-                raise BenchmarkError(f"{path}: not UTF-8 ({error})") from error
-            examples.check(benchmark)
-            return examples
-    if benchmark.prompt not in _EXAMPLES_OF_LM_EVAL:
-        raise BenchmarkError(
-            f"{data / name}: no such file; expected the {benchmark.shots} worked examples of "
-            f"{benchmark.name}; lm-eval has only those of {' and '.join(_EXAMPLES_OF_LM_EVAL)}"
-        )
-    return Examples(BETWEEN.join(_EXAMPLES_OF_LM_EVAL[benchmark.prompt](benchmark)), "lm-eval")
-
-
-def _gsm8k_examples(benchmark: Benchmark) -> list[str]:
-    import lm_eval
-    import yaml
-
-    path = Path(lm_eval.__file__).parent / "tasks/gsm8k/gsm8k-cot.yaml"
-    samples = yaml.safe_load(path.read_text(encoding="utf-8"))["fewshot_config"]["samples"]
-    return [
-        f"{benchmark.format_question(sample['question'])} {sample['target']}" for sample in samples
-    ]
-
-
-def _math_examples(benchmark: Benchmark) -> list[str]:
-    from lm_eval.tasks.minerva_math.utils import list_fewshot_samples
-
-    return [
-        f"{benchmark.format_question(sample['problem'])}\n{sample['solution']}"
-        for sample in list_fewshot_samples()
-    ]
-
-
-_EXAMPLES_OF_LM_EVAL: dict[str, Callable[[Benchmark], list[str]]] = {
-    "gsm8k": _gsm8k_examples,
-    "minerva_math": _math_examples,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The location of a benchmark on the hub."""
-
-    dataset: str
-    splits: tuple[str, ...] = ("test",)
-    configurations: tuple[str | None, ...] = (None,)
-
-
-# The subjects that MMLU's authors count as STEM (lm-eval also counts anatomy), in the order of the
-# harness's file: an item's number is its position.
-_STEM = tuple(
-    """
-    college_biology astronomy electrical_engineering high_school_biology
-    machine_learning abstract_algebra high_school_mathematics high_school_computer_science
-    college_chemistry high_school_chemistry computer_security conceptual_physics
-    high_school_physics college_physics high_school_statistics elementary_mathematics
-    college_mathematics college_computer_science
-    """.split()
-)
-
-SOURCES: Mapping[str, Source] = {
-    "gsm8k": Source("openai/gsm8k", configurations=("main",)),
-    "minerva_math": Source("HuggingFaceH4/MATH-500"),
-    "gsm_hard": Source("reasoning-machines/gsm-hard", splits=("train",)),
-    "svamp": Source("ChilleD/SVAMP", splits=("train", "test")),
-    "mmlu_stem": Source("cais/mmlu", configurations=_STEM),
-}
-"""Locations by the name of the benchmark, of those that have the fields of the paper's harness on
-the hub. The others have other fields there, or are missing."""
-
-
-def fetch(benchmark: Benchmark, data: Path) -> tuple[Path, int]:
-    """Writes a benchmark's file, NAME/test.jsonl in a folder. Returns its path and item count.
-
-    An existing file is not replaced. A failure leaves no partial file.
-
-    Raises: InputError if the hub has no such benchmark or cannot be reached; BenchmarkError if its
-        records are not of that benchmark.
-    """
-    if benchmark.name not in SOURCES:
-        raise InputError(
-            f"{benchmark.name}: not on the hub in the form that the paper's harness reads "
-            f"(available: {', '.join(SOURCES)}); put it in "
-            f"{data / benchmark.folder / 'test.jsonl'}"
-        )
-    path = data / benchmark.folder / "test.jsonl"
-    for existing in (path, path.with_suffix(".jsonl.gz")):
-        if existing.exists():
-            raise InputError(f"{existing}: already exists; remove it to fetch it again")
-    source, lines = SOURCES[benchmark.name], []
-    for number, record in enumerate(_download(source), 1):
-        try:
-            benchmark.item(record, number - 1)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise BenchmarkError(
-                f"{source.dataset}, item {number}: not an item of {benchmark.name}: {error!r}"
-            ) from error
-        lines.append(json.dumps(record, ensure_ascii=False) + "\n")
-    with atomic_file(path) as file:
-        file.writelines(line.encode() for line in lines)
-    return path, len(lines)
-
-
-def _download(source: Source) -> Iterator[Record]:
-    from datasets import load_dataset
-
-    try:
-        for configuration, split in product(source.configurations, source.splits):
-            yield from load_dataset(source.dataset, configuration, split=split)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{source.dataset}: cannot be fetched from the hub: {error}; on a machine without a "
-            "network, copy the file there"
-        ) from error

@@ -15,16 +15,15 @@ from types import NoneType
 from typing import Any, BinaryIO
 
 from vocagno.errors import InputError, naming
-from vocagno.evaluation.benchmarks import (
-    Benchmark,
+from vocagno.evaluation.benchmark_files import (
     BenchmarkError,
     Examples,
-    Item,
     json_object,
     json_records,
     read_examples,
     read_items,
 )
+from vocagno.evaluation.benchmarks import Benchmark, Item
 from vocagno.evaluation.judge import Judge, Verdict
 from vocagno.system.files import atomic_file, digest, file_digest
 from vocagno.system.progress import Progress

@@ -17,7 +17,8 @@ import torch
 from vocagno.config.options import EvaluationConfig, TrainConfig
 from vocagno.data.rows import RowStore, RowsWithEmpty
 from vocagno.errors import ConfigError
-from vocagno.evaluation.benchmarks import find_benchmark, read_examples, read_items
+from vocagno.evaluation.benchmark_files import read_examples, read_items
+from vocagno.evaluation.benchmarks import find_benchmark
 from vocagno.evaluation.judge import Judge
 from vocagno.evaluation.running import Graded, Task, generate_answers, prepare_tasks, write_verdicts
 from vocagno.evaluation.summary import METRICS, by_metric
