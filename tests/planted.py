@@ -87,7 +87,7 @@ FAULTS = [
     Fault("teacher/score_store.py", "(self._hashes[places] == words).all(1)",
           "(self._hashes[places] == words).any(1)",
           "half of a hash is enough to find scores", "teacher/test_score_store.py"),
-    Fault("teacher/live.py", "found_N < stop_N", "found_N <= stop_N",
+    Fault("teacher/live.py", "first_asked_N < stop_N", "first_asked_N <= stop_N",
           "the partner of a token is the teacher token after its range",
           "guidance/test_methods_distillation.py"),
     Fault("teacher/configured.py", '"context": config.context,', '"context": 0,',

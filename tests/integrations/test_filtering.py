@@ -156,8 +156,14 @@ def test_a_folder_stays_a_folder_and_text_files_become_records(tmp_path, store):
     assert f"{JUNK.strip()}</td>" in page
     assert "a.jsonl, line 1" in page
     write_records(folder / "texts.jsonl", RECORDS[:1])
-    with pytest.raises(InputError, match=r"would be written as texts\.jsonl"):
+    with pytest.raises(InputError, match=r"2 of its files would be written as texts\.jsonl"):
         run(folder, store, tmp_path / "other")
+
+
+def test_a_prompt_alone_without_scores_is_dropped(store):
+    noise = NoiseFilter(store, FilterRule(missing="drop"))
+    (judged,) = noise.judge(["A question?"], prompt_bytes=[len("A question?")])
+    assert noise.rewrite(judged).text is None
 
 
 @pytest.mark.parametrize("missing", ["error", "keep", "drop"])

@@ -243,7 +243,7 @@ def test_an_address_that_is_none_is_refused_at_once(address):
 def test_a_failure_that_stays_ends_after_its_tries(served, monkeypatch, status, words, tries):
     """Sees a request that is repeated where asking again cannot help."""
     url, state = served
-    monkeypatch.setattr(module, "_TRIES", 2)
+    monkeypatch.setattr(module, "_RETRIES", 2)
     state.statuses = [status] * 9
     with pytest.raises(ServerError, match=words):
         list(scorer(url, requests=1).score(windows(1)))
@@ -293,6 +293,8 @@ def test_a_server_without_the_model_or_context_is_refused(served, reader):
     engine(url, reader).check()
     state.models = [*state.models, {"id": "other"}]
     assert scorer(url, model="other").served_model == module.Served("other", None)
+    with pytest.raises(ServerError, match="has the model tiny, not other; correct --teacher"):
+        scorer(url, model="other", protocol="sglang").served_model  # noqa: B018 - asks the server
     for options, models, words in (
         ({"context": 4095}, None, r"reads 4,096 tokens .* teacher.context 4,095 needs"),
         ({"model": "large"}, None, r"has the models tiny, other; name one with --teacher.model"),

@@ -28,9 +28,12 @@ import vocagno
 from corpora import write_corpus
 from families import TEXTS
 from runs import metrics, train_here, write_config
+from score_stores import write_store
 from tiny_models import tiny_llama
 from vocagno import TokenSpans
 from vocagno.config.guidance import GuidanceConfig
+from vocagno.data.corpus import scan
+from vocagno.data.prepare import prepare_rows
 from vocagno.data.rows import Row, RowStore
 from vocagno.errors import ConfigError, GuidanceError, InputError
 from vocagno.guidance import (
@@ -48,7 +51,8 @@ from vocagno.integrations.columns import add_teacher_loss
 from vocagno.integrations.transformers_trainer import _check_arguments
 from vocagno.models.head import head_of, hidden_states
 from vocagno.teacher.candidates import Candidates
-from vocagno.teacher.score_store import MatchedScores, ScoreStore
+from vocagno.teacher.score_store import DocumentScores, MatchedScores, ScoreStore
+from vocagno.tokens.student_tokenizer import student_tokenizer
 
 GUIDANCE = GuidanceConfig(top_fraction=0.4)
 IDS = torch.arange(6)[None]
@@ -412,8 +416,27 @@ def test_what_was_made_for_something_else_is_refused_before_the_first_step(tmp_p
     refused("^a batch without `facts`: give a GuidedColl", examples(), without_facts, InputError)
     both = [*examples(1, student="a"), *examples(1, student="b")]
     refused("^columns of several student tokenizers", both)
+    with pytest.raises(ConfigError, match=r"^columns of several student tokenizers"):
+        DataCollatorWithTeacherLoss(GuidanceConfig(method="cpt"))(both)
     trained.processing_class = PreTrainedTokenizerFast(tokenizer_object=tokenizers["llama"])
     refused("^processing_class: is not the student's tokenizer that", examples(student="a"))
+    with pytest.raises(ConfigError, match=r"^processing_class: is not the student's tokenizer"):
+        trained.evaluate(examples(student="a"))
+
+
+def test_rows_of_another_store_than_the_scores_are_refused(tmp_path, tokenizer_files):
+    """Scores are found by the number of a document, which is another one's there."""
+    student = student_tokenizer(str(tokenizer_files / "student.json"), "</s>")
+    rows = []
+    for number, texts in enumerate([("one text", "another"), ("another", "one text")]):
+        corpus = scan(write_corpus(tmp_path / f"{number}.jsonl", texts))
+        rows.append(prepare_rows(corpus, student, 11, tmp_path, show_progress=False)[0])
+    scores = [DocumentScores(SPANS[:8], np.ones(8)), DocumentScores(SPANS[:7], np.ones(7))]
+    store = write_store(tmp_path / "scores", ["one text", "another"], scores, {}, 2)
+    collate = GuidedCollator(MatchedScores(store, rows[0]), GUIDANCE, seq_len=11)
+    trainer(tmp_path, train_dataset=rows[0], data_collator=collate)
+    with pytest.raises(InputError, match="has other documents than the rows that the scores"):
+        trainer(tmp_path, train_dataset=rows[1], data_collator=collate)
 
 
 def test_the_host_does_not_wait_in_a_step(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from corpora import write_corpus
 from live_documents import DOCUMENTS, pieces
@@ -13,6 +13,10 @@ from method_runs import prepared
 from runs import train_here, write_config
 from vocagno import TokenSpans
 from vocagno.cli.app import main as command_line
+from vocagno.config.guidance import GuidanceConfig
+from vocagno.integrations.baking.documents import Baker
+from vocagno.integrations.columns import TeacherLossColumns
+from vocagno.integrations.filtering import FilterRule, NoiseFilter
 from vocagno.teacher.score_store import ScoreStore
 
 
@@ -37,6 +41,16 @@ def test_each_loss_is_that_of_the_student_s_piece(
         assert train_here(config, *arguments) == 0
         assert ("in the pieces of other rows" in capsys.readouterr().err) == (seq_len == 16)
     store, spans = ScoreStore(tmp_path / "store"), TokenSpans(teacher_model)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(tokenizer_files / "student.json"), eos_token="</s>"
+    )
+    for reader in (
+        lambda: NoiseFilter(store, FilterRule()),
+        lambda: TeacherLossColumns(tokenizer, store),
+        lambda: Baker(TokenSpans(tokenizer), store, GuidanceConfig()),
+    ):
+        with pytest.warns(UserWarning, match="in the pieces of other rows"):
+            reader()
     model = AutoModelForCausalLM.from_pretrained(teacher_model).eval()
     losses = [{} for _ in documents]
     for number in range(len(rows)):

@@ -1,5 +1,6 @@
 """One store of scores guides students with different tokenizers, on real text."""
 
+import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ import numpy as np
 from corpora import write_corpus
 from families import FAMILIES, TEXTS
 from runs import metrics, train_here, write_config
+from score_stores import write_store
 from shared_data import shared, shared_texts
 from tiny_models import tiny_llama
 from vocagno import TokenSpans
@@ -22,6 +24,7 @@ from vocagno.data.corpus import scan
 from vocagno.data.prepare import prepare_rows
 from vocagno.data.rows import RowsShard
 from vocagno.data.store.building import make_store
+from vocagno.data.store.shards import StoreError
 from vocagno.guidance.collator import Collator
 from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.score_store import (
@@ -140,3 +143,17 @@ def test_a_text_is_found_by_its_whole_hash():
     store = SimpleNamespace(shards=lambda: [SimpleNamespace(text_hashes=hashes)])
     places = ScoresOfTexts(store, check=False).places(np.concatenate([half, hashes[::-1]]))
     assert places.tolist() == [-1, 1, 0]
+
+
+def test_scores_that_are_not_checked_are_not_after_a_pickle(tmp_path):
+    texts = ["one", "two"]
+    scores = [DocumentScores(np.array([[0, 3]], np.int32), np.ones(1))] * 2
+    store = write_store(tmp_path, texts, scores, {}, 2)
+    lazy = pickle.dumps(ScoresOfTexts(store, check=False))
+    shard = tmp_path / "shard-00000.arrow"
+    data = shard.read_bytes()
+    assert data.count(np.float16([1, 1]).tobytes()) == 1
+    shard.write_bytes(data.replace(np.float16([1, 1]).tobytes(), np.float16([1, 2]).tobytes()))
+    assert pickle.loads(lazy).find(["one"])[0].nll.tolist() == [1]
+    with pytest.raises(StoreError, match="damaged"):
+        pickle.loads(lazy).find(["two"])

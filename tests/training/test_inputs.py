@@ -104,6 +104,9 @@ def test_rows_that_are_not_of_this_run_are_refused(
     live = {"data.rows": made["data.rows"], "teacher.mode": "live"}
     assert train_here(config(), *options(live)) == 2
     assert "are not those of data.train in its order" in capsys.readouterr().err
+    pages = config(train={"sample_every": 1})
+    assert train_here(pages, *options(made)) == 2
+    assert "empty, or not those of data.rows" in capsys.readouterr().err
 
 
 @pytest.mark.slow

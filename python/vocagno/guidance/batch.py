@@ -57,8 +57,8 @@ class TokenCounts(NamedTuple):
 
     predicted: int = 0
     kept: int = 0
-    """Tokens that are kept, or can be at most: the student's losses decide between chunks, and a
-    rule of lines waits for the losses of a live teacher."""
+    """Tokens that are kept, or the most that can be: the student's losses decide about thresholds,
+    quotas of groups and chunks, and a rule of lines waits for the losses of a live teacher."""
     competing: int = 0
     included: int = 0
     """Kept without competing."""
@@ -305,7 +305,8 @@ class GuidedBatch:
                     f"{name}: counted for {num_tokens} tokens, but there are "
                     f"{labels_BT.numel()} labels; omit it where a batch is cut"
                 )
-        # A column that nothing reads would be a rule that has no effect, without a word.
+        # Weights or candidates that nothing reads would be a rule that has no effect, without a
+        # word. Other columns, such as groups, only say more of the tokens than a rule asks.
         unread = {
             "weight": not guidance.has_line_rule and "guidance.window_max_loss",
             "candidates": not guidance.needs_candidates and "guidance.method: distill",
@@ -326,7 +327,8 @@ def put(values_n: NDArray[Any] | Tensor, places_BT: Tensor, padding: float) -> T
 
 
 GuidanceTensors = GuidedBatch
-"""The name for a batch of which only the columns of the loss are given."""
+"""`GuidedBatch` by the name that is exported for loops of one's own, which give only the columns of
+the loss."""
 COLUMNS: dict[str, Any] = {declared.name: declared for declared in fields(GuidedBatch)}
 """The declaration of each column, by its name."""
 INPUTS: tuple[str, ...] = tuple(
@@ -384,12 +386,15 @@ def made_for(guidance: GuidanceConfig, student: str, table: BucketTable | None =
 
 def check_columns(made: str, guidance: GuidanceConfig, table: BucketTable | None = None) -> str:
     """Compares what `made_for` wrote for some columns with the guidance and buckets of their use.
+    Naive training may use columns of any guidance.
 
     Returns: the fingerprint of the student's tokenizer.
     Raises: ConfigError that names the options that differ.
     """
     options = json.loads(made)
     student: str = options.pop("student")
+    if not guidance.needs_teacher:
+        return student
     if options.pop("buckets", None) != (None if table is None else table.key):
         raise ConfigError("columns of other buckets than `targets`; give both the same")
     if options != (needed := _column_options(guidance)):
@@ -431,8 +436,8 @@ def check_coverage(counts: TokenCounts, guidance: GuidanceConfig, where: str = "
             raise GuidanceError(
                 f"{where}only {share:.2%} of the tokens {verb} (guidance.min_coverage: "
                 f"{guidance.min_coverage:.2%}). Main cause: {worst} ({getattr(counts, worst)} "
-                "tokens). Without a teacher loss these tokens train as in naive pretraining: check "
-                "the spans of both tokenizers, or lower the limit."
+                f"tokens). Tokens without a teacher loss are treated as guidance.unmapped: "
+                f"{guidance.unmapped} says: check the spans of both tokenizers, or lower the limit."
             )
 
 

@@ -77,7 +77,8 @@ def add_teacher_loss(
 
     Args:
         dataset: a `datasets.Dataset` with `text`, with `prompt` and `completion`, or with
-            `messages`. A text gets BOS and EOS here, so it should bring none of its own.
+            `messages`, which are read alone where a data set has these, too. A text gets BOS and
+            EOS here, so it should bring none of its own.
         max_refused: the share of the examples that may be omitted, because the student's tokens
             cannot be placed in their text; up to ten always may, but with 0 none. Messages name
             them.
@@ -85,8 +86,8 @@ def add_teacher_loss(
         num_proc: processes that share the work. Each gets a copy of a loaded teacher.
         batch_size: examples that the teacher and the tokenizers read together.
         student, teacher, guidance, ...: the arguments of `TeacherLossColumns`.
-    Raises: the errors of `TeacherLossColumns`; GuidanceError if less than `min_coverage` of the
-        tokens to learn have a teacher loss, or are in examples that the scores have; StoreError
+    Raises: the errors of `TeacherLossColumns`; GuidanceError if too few of the tokens to learn
+        have a teacher loss, or too many are in examples without scores (`min_coverage`); StoreError
         for more omitted examples than `max_refused`.
     """
     if not hasattr(dataset, "__len__") or isinstance(dataset.column_names, dict):
@@ -224,6 +225,8 @@ class TeacherLossColumns:
         if self.guidance.warning:
             warnings.warn(self.guidance.warning, stacklevel=2)
         method_of(self.guidance)  # a rule of one's own must be there before anything is scored
+        if isinstance(teacher, ScoreStore) and (warning := teacher.warning_of_pieces()):
+            warnings.warn(warning, stacklevel=2)
         self._teacher: Teacher | ScoresOfTexts = (
             ScoresOfTexts(teacher, candidates=self.guidance.needs_candidates)
             if isinstance(teacher, ScoreStore)

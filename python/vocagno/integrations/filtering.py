@@ -8,6 +8,7 @@ file are joined under its name, and the manifest is written last.
 
 import json
 import shutil
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -138,6 +139,8 @@ class NoiseFilter:
     def __init__(self, store: ScoreStore, rule: FilterRule) -> None:
         self.store = store
         self.rule = rule
+        if warning := store.warning_of_pieces():
+            warnings.warn(warning, stacklevel=2)
         self._scores = ScoresOfTexts(store, check=False)
 
     def judge(self, texts: Sequence[str], prompt_bytes: Sequence[int] = ()) -> list[JudgedText]:
@@ -182,7 +185,10 @@ class NoiseFilter:
         if self.rule.keep == "marks":
             text = judged.data[judged.first_byte :].decode()
             return Rewritten(text, fields | {RANGES: judged.character_ranges()})
-        return Rewritten(None if 0 < omitted == judged.num_bytes else judged.rest(), fields)
+        # A document with only a prompt has no line that could be noise.
+        is_dropped = bool(judged.missing) and self.rule.missing == "drop"
+        is_dropped |= 0 < omitted == judged.num_bytes
+        return Rewritten(None if is_dropped else judged.rest(), fields)
 
 
 def _edges(spans: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -361,10 +367,11 @@ def _check_folder(folder: Path, corpus: Corpus, names: Sequence[str]) -> None:
     local = [f.path for s in corpus.sources for f in files_of(s) if f.system is None]
     if folder.resolve() in {Path(path).resolve().parent for path in local}:
         raise InputError(f"--out: {folder} holds the corpus itself; name another folder")
-    if len({*names}) < len(names):
-        raise InputError(
-            f"{corpus.name}: two of its files would be written as texts.jsonl; rename that one"
-        )
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise InputError(
+                f"{corpus.name}: {count} of its files would be written as {name}; rename them"
+            )
 
 
 def _raise_missing(

@@ -31,10 +31,10 @@ from vocagno.teacher.candidates import ScoredWindow, code_candidates
 from vocagno.teacher.configured import Engine
 from vocagno.teacher.windows import Window, losses_of, windows_to_score
 
-_TRIES = 8
+_RETRIES = 8
 """The number of retries of a request."""
 _BACKOFF = 0.5
-"""Seconds before the second retry; they double, up to two minutes."""
+"""Half of the seconds before the second retry. Pauses double; the first retry has none."""
 _SECONDS = 600.0
 """Seconds until a request counts as lost."""
 
@@ -165,7 +165,7 @@ class ServerScorer:
                 f"{config.server}"
             )
         retry = Retry(
-            total=_TRIES,
+            total=_RETRIES,
             backoff_factor=_BACKOFF,
             status_forcelist=(429, 500, 502, 503, 504),
             allowed_methods=None,  # a request changes nothing on the server
@@ -185,7 +185,13 @@ class ServerScorer:
             or if it is a server that ignores requests for log-probabilities.
         """
         if self._config.protocol == "sglang":
-            return Served(self._ask("/get_model_info", _SglangModel)["model_path"] or "?", None)
+            path = self._ask("/get_model_info", _SglangModel)["model_path"] or "?"
+            if self._config.model not in (None, path):
+                raise ServerError(
+                    f"{self.url}: has the model {path}, not {self._config.model}; correct "
+                    "--teacher.model, or omit it"
+                )
+            return Served(path, None)
         models = self._ask("/v1/models", _Models)["data"]
         if any(model["owned_by"] == "llamacpp" for model in models):
             raise ServerError(
@@ -312,8 +318,8 @@ class ServerScorer:
             raise ServerError(f"teacher.server: {error}") from error
         except requests.RequestException as error:
             raise ServerError(
-                f"{self.url}{path}: no answer after {_TRIES + 1} tries ({error}); finished shards "
-                "are kept: start the server, and the same command again"
+                f"{self.url}{path}: no answer after {_RETRIES + 1} tries ({error}); finished "
+                "shards are kept: start the server, and the same command again"
             ) from error
         if reply.status_code != requests.codes.ok:
             words = " ".join(reply.text[:500].split())

@@ -19,7 +19,7 @@ from transformers import Trainer
 
 from vocagno.config.guidance import GuidanceConfig, as_naive
 from vocagno.config.options import DataConfig
-from vocagno.data.rows import Row
+from vocagno.data.rows import Row, RowStore
 from vocagno.errors import ConfigError, InputError
 from vocagno.guidance.batch import (
     OF_TOKENS,
@@ -75,6 +75,8 @@ class GuidedCollator:
         """
         if isinstance(scores, MatchedScores) and guidance.needs_teacher:
             scores.check(guidance.min_coverage)
+            if scores.warning:
+                warnings.warn(scores.warning, stacklevel=2)
         data = DataConfig(train="", seq_len=seq_len)
         self._collator = Collator(scores, guidance, data, line_ends, targets)
         # Evaluation has no scores. The batch says so by `is_naive`, and the loss is that of all
@@ -97,6 +99,18 @@ class GuidedCollator:
         if self._collator.scores is None:
             inputs["is_naive"] = True
         return inputs
+
+    def check_rows(self, rows: Any) -> None:
+        """Checks that rows are those whose documents the scores were matched to, by number.
+        Raises: InputError for a store of other rows; a data set of one's own is not looked at."""
+        scores = self._collator.scores
+        if not (isinstance(rows, RowStore) and isinstance(scores, MatchedScores)):
+            return
+        if rows.text_hashes != scores.text_hashes:
+            raise InputError(
+                f"train_dataset: {rows.folder} has other documents than the rows that the scores "
+                "of the collator were matched to; give MatchedScores these rows"
+            )
 
     def without_scores(self) -> "GuidedCollator":
         """Returns the collator of held-out rows. Their documents are not those of the scores."""
@@ -141,10 +155,9 @@ class DataCollatorWithTeacherLoss:
                 f"examples without {', '.join(missing)}: make the columns by add_teacher_loss with "
                 "this guidance, and let the trainer keep them (remove_unused_columns=False)"
             )
-        students = set()
-        if self._guidance.needs_teacher:
-            origins = {example["made_for"] for example in examples}
-            students = {check_columns(origin, self._guidance, self._table) for origin in origins}
+        # Naive training needs no such column, but ids of another tokenizer are as wrong there.
+        origins = {example["made_for"] for example in examples if example.get("made_for")}
+        students = {check_columns(origin, self._guidance, self._table) for origin in origins}
         if len(students) > 1:
             raise ConfigError("columns of several student tokenizers: make all of them with one")
         # The shift removes one place; the number of those that are left is the multiple.
@@ -239,6 +252,8 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         held_out = validation.values() if isinstance(validation, dict) else [validation]
         for dataset in (self.train_dataset, *held_out):
             self._check_stream(dataset)
+        if isinstance(self.data_collator, GuidedCollator):
+            self.data_collator.check_rows(self.train_dataset)
         self._warn_of_short_weights()
         warning = self._method.guidance.warning
         if warning and self.is_world_process_zero():
@@ -324,12 +339,16 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
                 "as data_collator, and pass on all that it returns"
             )
         check_guidance(facts.guidance, self._method.guidance, "collator and trainer")
+        self._check_tokenizer(facts)
+        return facts
+
+    def _check_tokenizer(self, facts: BatchFacts) -> None:
+        """Raises: ConfigError for a batch whose ids are of another tokenizer than the trainer's."""
         if facts.student and self._student and facts.student != self._student:
             raise ConfigError(
                 "processing_class: is not the student's tokenizer that the columns were made with; "
                 "make them with this one, or load that one"
             )
-        return facts
 
     @cached_property
     def _student(self) -> str | None:
@@ -348,9 +367,14 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
 
         In evaluation it is the mean over the predicted tokens of a batch; the Trainer averages the
         batches.
+
+        Raises: ConfigError for a batch with ids of another tokenizer; InputError for one that is
+            longer than the model reads.
         """
         facts: BatchFacts | None = inputs.pop("facts", None)
         inputs.pop(_SHIFTED, None)
+        if facts is not None:  # a batch of evaluation has not been seen before
+            self._check_tokenizer(facts)
         self._check_positions(inputs["input_ids"].shape[1])
         output: StudentOutput = model(**inputs)
         if model.training:

@@ -155,3 +155,17 @@ def transformers_tokenizer(tokenizer: StudentTokenizer) -> Any:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer.spans.tokenizer_copy(), bos_token=bos, eos_token=tokenizer.eos
     )
+
+
+def check_same_vocabulary(student: TokenSpans, teacher: TokenSpans, method: str) -> None:
+    """Checks that each token of the student has the same id for the teacher, which may have more.
+    Raises: ConfigError, which names the first token that does not."""
+    teacher_ids = teacher.vocabulary()
+    for token, index in sorted(student.vocabulary().items(), key=lambda entry: entry[1]):
+        if teacher_ids.get(token) != index:
+            counterpart = f"id {teacher_ids[token]}" if token in teacher_ids else "no token"
+            raise ConfigError(
+                f"guidance.method: {method} needs a teacher with the student's vocabulary, but "
+                f"{token!r}, id {index} of {student.name}, is {counterpart} of {teacher.name}; use "
+                "vocagno (or uld), which need no common vocabulary"
+            )

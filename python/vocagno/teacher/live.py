@@ -1,7 +1,8 @@
 """A live teacher, which reads the rows during training instead of leaving stored scores.
 
-It reads each piece of a row as a separate document, so it sees no text before the row. The host
-tokenizes and aligns ahead of time; the losses stay on the device.
+A `TextTeacher` reads each piece of a row as a document of its own, in its own tokens, so it sees no
+text before the row: the host tokenizes and aligns ahead of time, and the losses stay on the device.
+A `RowTeacher`, of the student's vocabulary, reads the student's ids of the whole row.
 
 M: teacher tokens of all pieces of a batch, N: student tokens, B: rows, T: places of a row,
 K: candidates of a teacher token.
@@ -32,7 +33,6 @@ from vocagno.teacher.candidates import NONE, entropies_of, probabilities_of
 from vocagno.teacher.score_store import DocumentScores
 from vocagno.teacher.scorer import Pass, TransformersScorer
 from vocagno.teacher.windows import TextReader, Window, WindowedTexts
-from vocagno.tokens.token_spans import TokenSpans
 
 Result = TypeVar("Result")
 _NAMED_DOCUMENTS = 10
@@ -337,22 +337,8 @@ def first_asked(mapping_N2: NDArray[np.int32], is_asked_M: NDArray[np.bool_]) ->
     rows_M = np.where(is_asked_M, np.arange(len(is_asked_M)), len(is_asked_M))
     next_M = np.append(np.minimum.accumulate(rows_M[::-1])[::-1], len(is_asked_M))
     first_N, stop_N = mapping_N2.T
-    found_N = next_M[np.maximum(first_N, 0)]
-    return np.where((first_N >= 0) & (found_N < stop_N), found_N, -1)
-
-
-def check_same_vocabulary(student: TokenSpans, teacher: TokenSpans, method: str) -> None:
-    """Checks that each token of the student has the same id for the teacher, which may have more.
-    Raises: ConfigError, which names the first token that does not."""
-    teacher_ids = teacher.vocabulary()
-    for token, index in sorted(student.vocabulary().items(), key=lambda entry: entry[1]):
-        if teacher_ids.get(token) != index:
-            counterpart = f"id {teacher_ids[token]}" if token in teacher_ids else "no token"
-            raise ConfigError(
-                f"guidance.method: {method} needs a teacher with the student's vocabulary, but "
-                f"{token!r}, id {index} of {student.name}, is {counterpart} of {teacher.name}; use "
-                "vocagno (or uld), which need no common vocabulary"
-            )
+    first_asked_N = next_M[np.maximum(first_N, 0)]
+    return np.where((first_N >= 0) & (first_asked_N < stop_N), first_asked_N, -1)
 
 
 class RowTeacher(LiveTeacher):

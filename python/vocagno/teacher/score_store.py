@@ -58,7 +58,8 @@ class DocumentScores:
     """Number of tokens that come before these in the document; 0 for a complete document."""
     num_unscored: int = 0
     """Number of requested tokens whose loss was NaN or infinite. (The first token of a document
-    read without a BOS, and tokens without text, are not requested.)"""
+    read without a BOS, and tokens without text, are not requested.) It is 0 in scores that are read
+    from a store; `ScoreShard.unscored` has it."""
     missing: str = ""
     """The reason for which a document that may have text has no tokens here; else empty."""
     candidates: Candidates | None = None
@@ -212,6 +213,20 @@ class ScoreStore(ShardedStore["ScoreShard"]):
         """True if the less likely candidates were drawn at random (`teacher.sampled`)."""
         return bool(self.manifest.made_from.get("sampled", False))
 
+    def warning_of_pieces(self, rows: RowStore | None = None) -> str | None:
+        """Warns of scores of the pieces of other rows (`vocagno score --rows`) than these.
+
+        Args: rows: of the student that trains; None where whole documents are read.
+        """
+        scored = self.manifest.made_from.get("rows")
+        if scored is None or (rows is not None and scored == rows.manifest.made_from):
+            return None
+        return (
+            f"{self.folder}: the teacher has read the documents in the pieces of other rows, so "
+            "its context is not the student's, and it loses more where a piece begins; score "
+            "without --rows, or with the rows that train"
+        )
+
     def document(self, index: int, *, candidates: bool = False) -> DocumentScores:
         """The scores of document `index` of the corpus. Their checksum is verified.
 
@@ -364,6 +379,10 @@ class MatchedScores:
         )
         """`TokenSpans.fingerprint` of the student's and of the teacher's tokenizer; None for one
         that the manifests do not name."""
+        self.warning: str | None = store.warning_of_pieces(rows)
+        """A sentence to show; None if there is nothing to say."""
+        self.text_hashes: list[str] = rows.text_hashes
+        """`RowStore.text_hashes` of the rows, whose numbers of documents `piece` takes."""
         self._candidates = candidates
         self.missing_documents: int = 0
         self.refused_documents: int = 0
@@ -402,10 +421,14 @@ class MatchedScores:
         share = f"{self.missing_share:.2%} of its tokens"
         message = f"{self.store.folder}: {' and '.join(gaps)} ({share})"
         if 1 - self.missing_share < min_coverage:
+            remedy = (
+                "documents without scores were edited or added since the corpus was scored, or it "
+                "is another corpus; run `vocagno score` on it"
+                if self.missing_documents
+                else "use another teacher, or lower the limit"
+            )
             raise StoreError(
-                f"{message}, and guidance.min_coverage is {min_coverage:.2%}: documents without "
-                "scores were edited or added since the corpus was scored, or it is another corpus; "
-                "run `vocagno score` on it"
+                f"{message}, and guidance.min_coverage is {min_coverage:.2%}: {remedy}"
             )
         return message
 
@@ -431,6 +454,7 @@ class ScoresOfTexts:
         Raises: StoreError for a damaged document if `check` is set.
         """
         self.store = store
+        self._check = check
         self._candidates = candidates
         hashes = []
         for shard in store.shards():
@@ -446,7 +470,8 @@ class ScoresOfTexts:
         pickles are compared (a cache keyed by them)."""
         manifest = (self.store.folder / MANIFEST).read_bytes()
         manifest_hash = hashlib.blake2b(manifest).hexdigest()
-        return _open_scores, (str(self.store.folder), manifest_hash, self._candidates)
+        options = self._check, self._candidates
+        return _open_scores, (str(self.store.folder), manifest_hash, *options)
 
     def places(self, hashes: NDArray[Any]) -> NDArray[np.int64]:
         """The first document with each hash of 16 bytes (`corpus.text_hash`), or -1."""
@@ -468,6 +493,6 @@ class ScoresOfTexts:
         ]
 
 
-def _open_scores(folder: str, _manifest_hash: str, candidates: bool) -> ScoresOfTexts:
+def _open_scores(folder: str, _manifest_hash: str, check: bool, candidates: bool) -> ScoresOfTexts:
     """Opens the store that `ScoresOfTexts.__reduce__` pickled."""
-    return ScoresOfTexts(ScoreStore(Path(folder)), candidates=candidates)
+    return ScoresOfTexts(ScoreStore(Path(folder)), check=check, candidates=candidates)

@@ -107,8 +107,9 @@ class Boundaries:
     def can_follow(self, before: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tells for each of n teacher tokens whether it can follow the student token before it.
 
-        True for ids without a text of their own, and where the student's tokens of both texts are
-        not these texts (an unknown token, a normaliser).
+        True where this cannot be decided: for ids without a text of their own, for two texts that
+        together are not UTF-8, and where the student's tokens of both are not these texts (an
+        unknown token, a normaliser).
 
         Cost: a search for each token, and 15 us for a pair that is new.
         """

@@ -27,9 +27,12 @@ from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.methods import method_of
 from vocagno.guidance.pieces import SeveralTeachers, StoredScores
 from vocagno.models.loading import check_context, student_settings
-from vocagno.models.own_tokenizers import check_own_tokenizer, tokenizer_of_student
+from vocagno.models.own_tokenizers import (
+    check_own_tokenizer,
+    check_same_vocabulary,
+    tokenizer_of_student,
+)
 from vocagno.teacher.configured import ConfiguredTeacher
-from vocagno.teacher.live import check_same_vocabulary
 from vocagno.teacher.score_store import MatchedScores, ScoreStore
 from vocagno.tokens.buckets import Buckets, buckets
 from vocagno.tokens.student_tokenizer import StudentTokenizer
@@ -310,14 +313,8 @@ def _scores(
         corpus = partial(corpora.__getitem__, name)  # a folder of scores needs no scan of its text
         scored = teacher.scores(corpus, folder, show_progress=corpora.show, option=option)
         scores[name] = MatchedScores(scored, store, candidates=guidance.needs_candidates)
-        scored_rows = scored.manifest.made_from.get("rows")
-        if corpora.show and scored_rows not in (None, store.manifest.made_from):
-            print(
-                f"warning: {option}: the teacher has read {name} in the pieces of other rows than "
-                f"these ({scored.folder}), so its context is not the student's; score with --rows "
-                "of this tokenizer and data.seq_len",
-                file=sys.stderr,
-            )
+        if scores[name].warning and corpora.show:
+            print(f"warning: {option}: {scores[name].warning}", file=sys.stderr)
         missing = scores[name].check(guidance.min_coverage, name)
         if missing and corpora.show:
             print(f"{missing}; they count as unmapped", file=sys.stderr)
@@ -359,24 +356,26 @@ def _targets(
 ) -> BucketTargets | None:
     """The maker of `distill`'s targets from the candidates of all teachers; None for others.
 
-    Raises: ConfigError for stores without candidates, or with different numbers of them.
+    Raises: ConfigError for stores without candidates or entropies that are needed, with different
+        numbers of candidates, or of which only some are sampled.
     """
     if not tables:
         return None
     num_candidates = []
-    for teacher, by_corpus in zip(teachers, scores, strict=True):
+    for number, (teacher, by_corpus) in enumerate(zip(teachers, scores, strict=True)):
+        option = "teacher.also.scores" if number else "teacher.scores"
         stores = [matched.store for matched in by_corpus.values()]
         counts = {store.candidates for store in stores} or {teacher.config.candidates}
         for store in stores if config.guidance.needs_entropy else []:
-            require(store.has_entropy, f"teacher.scores: {store.folder}: {WITHOUT_ENTROPY}")
+            require(store.has_entropy, f"{option}: {store.folder}: {WITHOUT_ENTROPY}")
         require(
             len({store.is_sampled for store in stores}) < 2,
-            "teacher.scores: the candidates of some corpora are sampled, and those of others are "
+            f"{option}: the candidates of some corpora are sampled, and those of others are "
             "the most likely ones; score all corpora alike, with or without --sampled",
         )
         require(
             len(counts) == 1 and 0 not in counts,
-            f"teacher.scores: have {' and '.join(map(str, sorted(counts)))} candidates a token; "
+            f"{option}: have {' and '.join(map(str, sorted(counts)))} candidates a token; "
             "guidance.method: distill needs some, equally many each; score again with --candidates",
         )
         num_candidates.append(counts.pop())
@@ -402,6 +401,23 @@ def _live_texts(corpora: _Corpora, rows: MixedRows) -> MixedPieces[tuple[str, in
         )
         sources.append(texts)
     return MixedPieces(sources, rows.document_ends)
+
+
+def _samples_of_rows(
+    samples: Sequence[Sample], store: RowStore, first_document: int
+) -> list[Sample]:
+    """Leaves out the samples whose text is not that of the rows' document with their number, by
+    which their scores are found.
+
+    Args: first_document: the number that the first document of the store has in the run.
+    """
+    hashes, _ = store.documents([0])  # the shard with the first documents
+    numbers = [int(sample.row.documents[0]) - first_document for sample in samples]
+    return [
+        sample
+        for sample, number in zip(samples, numbers, strict=True)
+        if number < len(hashes) and hashes[number].tobytes() == text_hash(sample.text)
+    ]
 
 
 def _shares(config: Config, stores: Mapping[str, RowStore]) -> str:
@@ -434,7 +450,8 @@ def _warn_of_epochs(config: Config, stores: Mapping[str, RowStore]) -> None:
 def _samples(corpora: _Corpora, rows: MixedRows, tokenizer: StudentTokenizer) -> list[Sample]:
     """The documents for which the run shows what the teacher chooses; empty if it shows none.
 
-    Raises: ConfigError if they are asked for, and the first documents are empty.
+    Raises: ConfigError if they are asked for, and the first documents are empty, or rows that
+        `data.rows` names are not of them.
     """
     config = corpora.config
     # Stores of rows and of scores need no text: a run on both does not read it for its report.
@@ -442,12 +459,15 @@ def _samples(corpora: _Corpora, rows: MixedRows, tokenizer: StudentTokenizer) ->
     if not (config.chooses_tokens and (at_the_end or config.train.sample_every is not None)):
         return []
     samples: list[Sample] = []
-    for number, name in enumerate(rows.stores):
+    for number, (name, store) in enumerate(rows.stores.items()):
         first_document = rows.first_document(number)
         documents = choose_samples(corpora[name], tokenizer, config.data.seq_len, first_document)
+        if config.data.rows is not None:
+            documents = _samples_of_rows(documents, store, first_document)
         require(
             bool(documents) or config.train.sample_every is None,
-            f"train.sample_every: the first documents of {name} are empty",
+            f"train.sample_every: the first documents of {name} are empty, or not those of "
+            "data.rows, in whose order scores are found; give the text of the rows, or omit it",
         )
         of_corpus = f" of {name}" if len(rows.stores) > 1 else ""
         samples += [replace(sample, title=sample.title + of_corpus) for sample in documents]

@@ -4,6 +4,7 @@ The losses and weights are those of training, by the functions that training use
 baked if its rule needs nothing of the student (`check_rule`).
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -72,6 +73,8 @@ class Baker:
             rule = replace(rule, scope="sequence")
             if (rule.unit, rule.aggregation) == (losses.unit, losses.aggregation):
                 losses = rule  # the same losses: one alignment serves both
+        if warning := store.warning_of_pieces():
+            warnings.warn(warning, stacklevel=2)
         self._scores = ScoresOfTexts(store, check=False, candidates=targets is not None)
         self._targets = targets
         self._losses = losses
