@@ -21,8 +21,8 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of code of python/vocagno": 22_606,
-    "modules of python/vocagno": 150,
+    "lines of code of python/vocagno": 22_620,
+    "modules of python/vocagno": 151,
     "lines of code of research": 2_500,
     "lines of code of tests": 27_999,
     "lines of code of benches": 4_670,

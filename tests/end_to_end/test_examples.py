@@ -130,7 +130,8 @@ def trained(tmp_path, prepared):
     """What a GuidedTrainer makes of the first rows in one step of plain SGD."""
     from transformers import TrainingArguments
 
-    from vocagno.integrations.transformers_trainer import GuidedCollator, GuidedTrainer
+    from vocagno.integrations.collators import GuidedCollator
+    from vocagno.integrations.transformers_trainer import GuidedTrainer
 
     def train(rows_at_once, accumulation, wrap=lambda model: model, **guidance):
         chosen = GuidanceConfig(**{"top_fraction": 0.4} | guidance)

@@ -27,8 +27,8 @@ from vocagno.guidance.batch import BatchFacts, TokenCounts, check_columns
 from vocagno.guidance.bucket_targets import BucketTargets
 from vocagno.guidance.collator import Collator
 from vocagno.guidance.pieces import ScoresInOrder
+from vocagno.integrations.collators import DataCollatorWithTeacherLoss
 from vocagno.integrations.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
-from vocagno.integrations.transformers_trainer import DataCollatorWithTeacherLoss
 from vocagno.teacher.configured import ConfiguredTeacher
 from vocagno.teacher.score_store import ScoreStore
 from vocagno.teacher.scoring import Teacher

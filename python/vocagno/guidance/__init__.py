@@ -18,12 +18,9 @@ if TYPE_CHECKING:
     from vocagno.guidance.line_rule import Units, known_weights
     from vocagno.guidance.selective import count_kept, selective_cross_entropy, token_weights
     from vocagno.guidance.text_batches import guided_batch
+    from vocagno.integrations.collators import DataCollatorWithTeacherLoss, GuidedCollator
     from vocagno.integrations.columns import TeacherLossColumns, TeacherTexts, add_teacher_loss
-    from vocagno.integrations.transformers_trainer import (
-        DataCollatorWithTeacherLoss,
-        GuidedCollator,
-        GuidedTrainer,
-    )
+    from vocagno.integrations.transformers_trainer import GuidedTrainer
     from vocagno.models.head import language_head
 
 __all__ = [
@@ -58,9 +55,9 @@ __getattr__: Callable[[str], Any] = lazy_names(
         "vocagno.guidance.line_rule": "Units known_weights",
         "vocagno.guidance.selective": "count_kept selective_cross_entropy token_weights",
         "vocagno.guidance.text_batches": "guided_batch",
+        "vocagno.integrations.collators": "DataCollatorWithTeacherLoss GuidedCollator",
         "vocagno.integrations.columns": "TeacherLossColumns TeacherTexts add_teacher_loss",
-        "vocagno.integrations.transformers_trainer": "DataCollatorWithTeacherLoss GuidedCollator "
-        "GuidedTrainer",
+        "vocagno.integrations.transformers_trainer": "GuidedTrainer",
         "vocagno.models.head": "language_head",
     },
 )

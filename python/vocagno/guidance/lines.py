@@ -13,6 +13,8 @@ but would drop a short line whose only token is hard, which training keeps.
 M: teacher tokens of a document, U: units, L: lines. NumPy only.
 """
 
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,3 +98,59 @@ def _units(spans: NDArray[Any], nll: NDArray[Any]) -> tuple[NDArray[Any], ...]:
     last = np.append(heads[1:], len(first)) - 1
     nats = np.add.reduceat(nll[has_text].astype(np.float64), heads)
     return first[heads], reach[last], nats
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedText:
+    """A document, and what of it is noise. Bytes of its prompt are neither judged nor counted."""
+
+    data: bytes
+    first_byte: int
+    """The byte at which the judged text begins, after a prompt."""
+    starts: NDArray[np.int64]
+    """(L,) the byte at which each line begins, or the only window."""
+    lines: LineLosses
+    missing: str = ""
+    """The reason why there are no scores, else empty."""
+
+    @property
+    def nats_per_byte(self) -> float | None:
+        """The teacher's mean loss on the bytes for which it has one; None if there are none."""
+        size = int(self.lines.num_bytes.sum())
+        return round(float(self.lines.nats.sum()) / size, 4) if size else None
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.data) - self.first_byte
+
+    @property
+    def omitted_bytes(self) -> int:
+        return sum(stop - start for start, stop in self.ranges())
+
+    def ranges(self, *, joined: bool = False) -> list[tuple[int, int]]:
+        """Lists the lines that are noise, in bytes. Args: joined: neighbours are one range."""
+        starts, stops = self.starts, np.append(self.starts[1:], len(self.data))
+        noise = np.flatnonzero(self.lines.is_noise)
+        first, last = noise, noise
+        if joined:
+            is_head = np.diff(noise, prepend=-2) > 1
+            first, last = noise[is_head], noise[np.append(is_head[1:], True)[: len(noise)]]
+        return list(zip(starts[first].tolist(), stops[last].tolist(), strict=True))
+
+    def rest(self) -> str:
+        """Joins the judged text that is not noise."""
+        parts, at = [], self.first_byte
+        for start, stop in self.ranges(joined=True):
+            parts.append(self.data[at:start])
+            at = stop
+        return b"".join([*parts, self.data[at:]]).decode()
+
+    def character_ranges(self) -> list[list[int]]:
+        """Lists the noise in characters (code points) of the whole text, as Python counts them."""
+        edges = chain.from_iterable(self.ranges(joined=True))
+        places, characters, at = [], 0, 0
+        for edge in edges:
+            characters += len(self.data[at:edge].decode())
+            places.append(characters)
+            at = edge
+        return [places[n : n + 2] for n in range(0, len(places), 2)]

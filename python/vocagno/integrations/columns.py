@@ -77,7 +77,7 @@ def add_teacher_loss(
 
     Args:
         dataset: a `datasets.Dataset` with `text`, with `prompt` and `completion`, or with
-            `messages`, which are read alone where a data set has these, too. A text gets BOS and
+            `messages`, and no other column where a data set has these, too. A text gets BOS and
             EOS here, so it should bring none of its own.
         max_refused: the share of the examples that may be omitted, because the student's tokens
             cannot be placed in their text; up to ten always may, but with 0 none. Messages name

@@ -12,7 +12,6 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +25,7 @@ from vocagno.data.rewriting import Rewritten, files_of, join_parts, output_name,
 from vocagno.data.store.shards import MAKING, StoreError
 from vocagno.data.store.state import Claim, first_difference, read_claim
 from vocagno.errors import InputError, require
-from vocagno.guidance.lines import LineLosses, judge_lines, line_starts
+from vocagno.guidance.lines import JudgedText, judge_lines, line_starts
 from vocagno.system.addresses import Address
 from vocagno.system.files import atomic_file, digest, write_json
 from vocagno.system.progress import Progress
@@ -75,62 +74,6 @@ class FilterRule:
     def types(self) -> dict[str, pa.DataType]:
         """The fields that a record gets, with their types in Parquet."""
         return _TYPES if self.keep == "marks" else {name: _TYPES[name] for name in (LOSS, SHARE)}
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedText:
-    """A document, and what of it is noise. Bytes of its prompt are neither judged nor counted."""
-
-    data: bytes
-    first_byte: int
-    """The byte at which the judged text begins, after a prompt."""
-    starts: NDArray[np.int64]
-    """(L,) the byte at which each line begins, or the only window."""
-    lines: LineLosses
-    missing: str = ""
-    """The reason why there are no scores, else empty."""
-
-    @property
-    def nats_per_byte(self) -> float | None:
-        """The teacher's mean loss on the bytes for which it has one; None if there are none."""
-        size = int(self.lines.num_bytes.sum())
-        return round(float(self.lines.nats.sum()) / size, 4) if size else None
-
-    @property
-    def num_bytes(self) -> int:
-        return len(self.data) - self.first_byte
-
-    @property
-    def omitted_bytes(self) -> int:
-        return sum(stop - start for start, stop in self.ranges())
-
-    def ranges(self, *, joined: bool = False) -> list[tuple[int, int]]:
-        """Lists the lines that are noise, in bytes. Args: joined: neighbours are one range."""
-        starts, stops = self.starts, np.append(self.starts[1:], len(self.data))
-        noise = np.flatnonzero(self.lines.is_noise)
-        first, last = noise, noise
-        if joined:
-            is_head = np.diff(noise, prepend=-2) > 1
-            first, last = noise[is_head], noise[np.append(is_head[1:], True)[: len(noise)]]
-        return list(zip(starts[first].tolist(), stops[last].tolist(), strict=True))
-
-    def rest(self) -> str:
-        """Joins the judged text that is not noise."""
-        parts, at = [], self.first_byte
-        for start, stop in self.ranges(joined=True):
-            parts.append(self.data[at:start])
-            at = stop
-        return b"".join([*parts, self.data[at:]]).decode()
-
-    def character_ranges(self) -> list[list[int]]:
-        """Lists the noise in characters (code points) of the whole text, as Python counts them."""
-        edges = chain.from_iterable(self.ranges(joined=True))
-        places, characters, at = [], 0, 0
-        for edge in edges:
-            characters += len(self.data[at:edge].decode())
-            places.append(characters)
-            at = edge
-        return [places[n : n + 2] for n in range(0, len(places), 2)]
 
 
 class NoiseFilter:

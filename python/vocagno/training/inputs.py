@@ -406,7 +406,7 @@ def _live_texts(corpora: _Corpora, rows: MixedRows) -> MixedPieces[tuple[str, in
 def _samples_of_rows(
     samples: Sequence[Sample], store: RowStore, first_document: int
 ) -> list[Sample]:
-    """Leaves out the samples whose text is not that of the rows' document with their number, by
+    """Omits the samples whose text is not that of the rows' document with their number, by
     which their scores are found.
 
     Args: first_document: the number that the first document of the store has in the run.
