@@ -437,6 +437,9 @@ def test_rows_of_another_store_than_the_scores_are_refused(tmp_path, tokenizer_f
     trainer(tmp_path, train_dataset=rows[0], data_collator=collate)
     with pytest.raises(InputError, match="has other documents than the rows that the scores"):
         trainer(tmp_path, train_dataset=rows[1], data_collator=collate)
+    longer = GuidedCollator(None, GUIDANCE, seq_len=2048)
+    with pytest.raises(InputError, match="seq_len 2,048 for rows of 11 tokens"):
+        trainer(tmp_path, train_dataset=rows[0], data_collator=longer)
 
 
 def test_the_host_does_not_wait_in_a_step(tmp_path):

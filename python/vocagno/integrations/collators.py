@@ -86,12 +86,19 @@ class GuidedCollator:
         return inputs
 
     def check_rows(self, rows: Any) -> None:
-        """Checks that rows are those whose documents the scores were matched to, by number.
+        """Checks that rows have the length of the batches, and are those whose documents the scores
+        were matched to, by number.
         Raises: InputError for a store of other rows; a data set of one's own is not looked at."""
-        scores = self._collator.scores
-        if not (isinstance(rows, RowStore) and isinstance(scores, MatchedScores)):
+        if not isinstance(rows, RowStore):
             return
-        if rows.text_hashes != scores.text_hashes:
+        scores, seq_len = self._collator.scores, self._collator.seq_len
+        made = rows.manifest.made_from.get("seq_len", seq_len)
+        if made != seq_len:
+            raise InputError(
+                f"GuidedCollator: seq_len {seq_len:,} for rows of {made:,} tokens "
+                f"({rows.folder}); give the seq_len of the rows"
+            )
+        if isinstance(scores, MatchedScores) and rows.text_hashes != scores.text_hashes:
             raise InputError(
                 f"train_dataset: {rows.folder} has other documents than the rows that the scores "
                 "of the collator were matched to; give MatchedScores these rows"
