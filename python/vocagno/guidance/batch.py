@@ -270,10 +270,10 @@ class GuidedBatch:
     def check(self, labels_BT: Tensor, guidance: GuidanceConfig) -> None:
         """Checks the columns against the labels and the guidance.
 
-        Raises: ValueError for a column whose shape is not that of the labels, (B, T), for weights
-            that are no shares (their values only on a CPU), for chunks or counts of another number
-            of tokens, and for weights and candidates that the method would not read; naive
-            training reads nothing.
+        Raises: ValueError for a column of tokens whose first axes are not those of the labels,
+            (B, T), for weights that are no shares (their values only on a CPU), for chunks or
+            counts of another number of tokens, and for weights and candidates that the method
+            would not read; naive training reads nothing.
         """
         weight = self.weight
         if weight is not None:

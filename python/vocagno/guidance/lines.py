@@ -10,6 +10,8 @@ weights of training on 0.5 % of the bytes, for students with the tokenizers of S
 Qwen2.5 and GPT-2, and this decision on 0.10 to 0.18 %. A smoothed mean does as well on that text,
 but would drop a short line whose only token is hard, which training keeps.
 
+`JudgedText` is a document with that decision, which a filter writes without its noise.
+
 M: teacher tokens of a document, U: units, L: lines. NumPy only.
 """
 
@@ -121,10 +123,12 @@ class JudgedText:
 
     @property
     def num_bytes(self) -> int:
+        """The bytes that are judged."""
         return len(self.data) - self.first_byte
 
     @property
     def omitted_bytes(self) -> int:
+        """The bytes of the lines that are noise."""
         return sum(stop - start for start, stop in self.ranges())
 
     def ranges(self, *, joined: bool = False) -> list[tuple[int, int]]:

@@ -97,6 +97,7 @@ class NoiseFilter:
         return [self._judge(*item) for item in zip(texts, scores, firsts, strict=True)]
 
     def _judge(self, text: str, scores: DocumentScores, first_byte: int) -> JudgedText:
+        """Judges one document by its scores. Raises: StoreError if they do not fit its text."""
         data, spans = text.encode(), scores.spans
         if len(spans) and (spans.max() > len(data) or (np.diff(_edges(spans), axis=0) < 0).any()):
             raise StoreError(

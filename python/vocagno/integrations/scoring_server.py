@@ -94,6 +94,7 @@ class Served:
     """The most tokens of a request, if the server says it."""
 
 
+# The parts of the servers' answers that are read; `_ask` refuses an answer without them.
 class _Model(TypedDict):
     id: str
     max_model_len: Count | None

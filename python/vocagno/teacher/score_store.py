@@ -92,7 +92,8 @@ def write_scores(
             `candidates`, each token of a document has that number of candidates.
         refused: the documents without tokens, because they cannot be placed in the text.
         frames: the candidates of each document, if they are already encoded (`frames_of`).
-    Raises: ValueError for an infinite or negative loss (NaN: none), or other counts of candidates.
+    Raises: ValueError for an infinite loss, for one that is negative by more than rounding (NaN:
+        none), or for other counts of candidates.
     """
     coded_spans = [encode_spans(document.spans) for document in documents]
     losses = [document.nll.astype(np.float16) for document in documents]
