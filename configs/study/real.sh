@@ -71,7 +71,7 @@ cell() {  # NAME TEXT HELD_OUT OPTIONS...
 cell dev dev-clean "$out/valid-dev.jsonl" train.steps=24 --seeds 20 --only "naive, 2e-5" "naive, 5e-5" "naive, 1e-4" "naive, 2e-4" \
   "naive, 8e-4" "distill, adapted, 1e-4" "distill, adapted, 2e-4" "distill, adapted" "distill, adapted, 8e-4"
 for seed in "${seeds[@]:-10 11 12}"; do
-  cell clean test-clean "$out/valid-test.jsonl" --seeds $seed --only "naive, micro-batches of 4" "naive, 88 steps" "naive, 88 steps, same text" default "default, adapted" paper distill "distill, pieces" \
+  cell clean test-clean "$out/valid-test.jsonl" --seeds $seed --only "naive, micro-batches of 4" "naive, 88 steps" "naive, 88 steps, same text" default "default, adapted" "lines 99 %, groups -1" paper distill "distill, pieces" \
     "distill, live" "distill, adapted" \
     "distill, adapted, surer" "alm, adapted" "distill, adapted self" "distill, adapted self, live" "kld, adapted self" "distill, adapted self, short" "distill, adapted, short" \
     "distill, adapted, pieces" "distill, adapted, live"
