@@ -174,7 +174,9 @@ def test_no_more_threads_than_have_work_and_none_built_again():
 
 @pytest.mark.parametrize("number", [0, -1, 2**63, 2**70, -(2**70)])
 def test_a_number_of_threads_that_is_none_is_refused(number):
-    with pytest.raises(ValueError, match=f"num_threads: expected None or 1 to .*, got {number}"):
-        vocagno.align(tiling(3), tiling(3), num_threads=number)
-    with pytest.raises(TypeError):
-        vocagno.align(tiling(3), tiling(3), num_threads="2")
+    words = f"num_threads: expected None or 1 to .*, got {number}"
+    for call in (vocagno.align, vocagno.starts):
+        with pytest.raises(ValueError, match=words):
+            call(tiling(3), tiling(3), num_threads=number)
+        with pytest.raises(TypeError):
+            call(tiling(3), tiling(3), num_threads="2")

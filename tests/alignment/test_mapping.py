@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import oracle
 import vocagno
 from chaos import repeats
-from drawn_spans import any_spans, in_batch, ordered_spans, random_batch
+from drawn_spans import any_spans, in_batch, ordered_spans, random_batch, row_boundaries
 from vocagno import Reason, SpanError
 
 
@@ -22,15 +22,9 @@ def test_align_is_its_definition(student, teacher):
     np.testing.assert_array_equal(mapping, oracle.align(student, teacher))
     if (student >= 0).all():
         np.testing.assert_array_equal(mapping, oracle.align_by_bytes(student, teacher, 64))
-    losses = np.where(np.arange(len(teacher)) % 3 == 0, np.nan, 1.0)
-    np.testing.assert_array_equal(
-        vocagno.unmapped_reasons(student, teacher, mapping, losses=losses),
-        oracle.reasons(student, teacher, mapping, losses),
-    )
-    np.testing.assert_array_equal(
-        vocagno.unmapped_reasons(student, teacher, mapping),
-        oracle.reasons(student, teacher, mapping),
-    )
+    for losses in (np.where(np.arange(len(teacher)) % 3 == 0, np.nan, 1.0), None):
+        reasons = vocagno.unmapped_reasons(student, teacher, mapping, losses=losses)
+        np.testing.assert_array_equal(reasons, oracle.reasons(student, teacher, mapping, losses))
 
 
 @pytest.mark.slow
@@ -49,22 +43,15 @@ def test_each_token_without_a_teacher_row_has_its_reason():
     teacher = [[0, 0], [0, 4], [5, 9]]
     mapping = vocagno.align(student, teacher)
     reasons = vocagno.unmapped_reasons(student, teacher, mapping, losses=[1.0, np.inf, 0.5])
-    expected = [
-        Reason.SPECIAL,
-        Reason.UNSCORED,
-        Reason.HOLE,
-        Reason.MAPPED,
-        Reason.TRUNCATED,
-        Reason.SPECIAL,
-    ]
-    assert reasons.tolist() == expected
+    names = [Reason(reason).name for reason in reasons]
+    assert names == "SPECIAL UNSCORED HOLE MAPPED TRUNCATED SPECIAL".split()
     no_teacher = vocagno.unmapped_reasons(student, [[0, 0]], np.full((6, 2), -1))
     assert no_teacher.tolist() == [1, 2, 2, 2, 2, 1]
 
 
 def test_reasons_of_rows_of_another_text_are_refused():
     spans = [[0, 1], [0, 1]]
-    cu_seqlens = {"student_cu_seqlens": [0, 1, 2], "teacher_cu_seqlens": [0, 1, 2]}
+    cu_seqlens = row_boundaries([0, 1, 2], [0, 1, 2])
     mapping = vocagno.align(spans, spans, **cu_seqlens)
     assert vocagno.unmapped_reasons(spans, spans, mapping, **cu_seqlens).tolist() == [0, 0]
     with pytest.raises(SpanError, match=r"token 1: expected teacher rows 1 to 2.*got \(0, 1\)"):
@@ -85,49 +72,30 @@ def test_arrays_of_either_width_are_borrowed_and_any_other_is_converted():
         np.testing.assert_array_equal(vocagno.align(awkward, teacher), expected)
 
 
+TOKEN, ONE_TEXT = [[0, 1]], (None, None)
+AFTER = r"row 0, token 1: span \(3, 4\) comes after \(5, 9\)"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "options", "error", "words"),
+    ("spans", "cu_seqlens", "error", "words"),
     [
-        (([[0.5, 1]], [[0, 1]]), {}, TypeError, "student_spans.*integers"),
-        (([[0, 1, 2]], [[0, 1]]), {}, ValueError, r"student_spans.*\(1, 3\)"),
-        (([[0, 1]], [0, 1]), {}, ValueError, r"teacher_spans.*\(2,\)"),
-        (([[0, 1]], [[0, 1]]), {"student_cu_seqlens": [0, 1]}, ValueError, "teacher_cu_seqlens"),
-        (
-            ([[0, 1]], [[0, 1]]),
-            {"student_cu_seqlens": [0, 2], "teacher_cu_seqlens": [0, 1]},
-            ValueError,
-            "student_cu_seqlens",
-        ),
-        (
-            ([[0, 1]], [[0, 1]]),
-            {"student_cu_seqlens": [0, 1], "teacher_cu_seqlens": [0, 1, 1]},
-            ValueError,
-            "cu_seqlens",
-        ),
-        (
-            ([[0, 1]], [[0, 1]]),
-            {"student_cu_seqlens": [0, 1, 0, 1], "teacher_cu_seqlens": [0, 1, 1, 1]},
-            ValueError,
-            "student_cu_seqlens",
-        ),
-        ((np.array([[0, 2**63]], np.uint64), [[0, 1]]), {}, ValueError, "student_spans"),
-        (
-            ([[0, 1]], [[5, 9], [3, 4]]),
-            {},
-            SpanError,
-            r"row 0, token 1: span \(3, 4\) comes after \(5, 9\)",
-        ),
-        (
-            ([[0, 1], [0, 1]], [[0, 1], [5, 9], [3, 4]]),
-            {"student_cu_seqlens": [0, 1, 2], "teacher_cu_seqlens": [0, 1, 3]},
-            SpanError,
-            "row 1",
-        ),
+        (([[0.5, 1]], TOKEN), ONE_TEXT, TypeError, "student_spans.*integers"),
+        ((TOKEN, [[0, 0.5]]), ONE_TEXT, TypeError, "teacher_spans: expected integers"),
+        (([[0, 1, 2]], TOKEN), ONE_TEXT, ValueError, r"student_spans.*\(n, 2\).*\(1, 3\)"),
+        ((TOKEN, [0, 1]), ONE_TEXT, ValueError, r"teacher_spans.*\(2,\)"),
+        ((TOKEN, TOKEN), ([0, 1], None), ValueError, "teacher_cu_seqlens: expected row boundaries"),
+        ((TOKEN, TOKEN), ([0, 2], [0, 1]), SpanError, r"student_cu_seqlens\[1\]: expected 1"),
+        ((TOKEN, TOKEN), ([0, 1], [0, 1, 1]), ValueError, "cu_seqlens"),
+        ((TOKEN, TOKEN), ([0, 1, 0, 1], [0, 1, 1, 1]), ValueError, "student_cu_seqlens"),
+        ((np.array([[0, 2**63]], np.uint64), TOKEN), ONE_TEXT, ValueError, "student_spans"),
+        ((TOKEN, [[5, 9], [3, 4]]), ONE_TEXT, SpanError, AFTER),
+        ((TOKEN * 2, [[0, 1], [5, 9], [3, 4]]), ([0, 1, 2], [0, 1, 3]), SpanError, "row 1"),
     ],
 )
-def test_align_names_the_argument_that_is_wrong(arguments, options, error, words):
+@pytest.mark.parametrize("call", [vocagno.align, vocagno.groups, vocagno.starts])
+def test_the_argument_that_is_wrong_is_named(call, spans, cu_seqlens, error, words):
     with pytest.raises(error, match=words):
-        vocagno.align(*arguments, **options)
+        call(*spans, **row_boundaries(*cu_seqlens))
 
 
 def test_positions_at_the_ends_of_int64_are_aligned():
@@ -236,12 +204,10 @@ def test_the_excess_of_groups_by_hand():
     nll, teacher_nll = [1.0, 2.0, 3.0, 9.0, 0.5, 7.0], [0.5, 0.25, 0.75, 1.5]
     nan = np.nan
     np.testing.assert_array_equal(groups.excess(nll, teacher_nll), [1.5, 1.5, 1.5, nan, -1, nan])
-    np.testing.assert_array_equal(
-        groups.excess(nll, [nan, *teacher_nll[1:]]), [nan, nan, nan, nan, -1, nan]
-    )
-    np.testing.assert_array_equal(
-        groups.excess([*nll[:4], np.inf, 1.0], teacher_nll), [1.5, 1.5, 1.5, nan, nan, nan]
-    )
+    first_unscored = groups.excess(nll, [nan, *teacher_nll[1:]])
+    np.testing.assert_array_equal(first_unscored, [nan, nan, nan, nan, -1, nan])
+    last_infinite = groups.excess([*nll[:4], np.inf, 1.0], teacher_nll)
+    np.testing.assert_array_equal(last_infinite, [1.5, 1.5, 1.5, nan, nan, nan])
     for bad in (nll[:2], [nll]):
         with pytest.raises(ValueError, match="student_nll: expected one loss for each token"):
             groups.excess(bad, teacher_nll)
@@ -251,10 +217,8 @@ def test_the_excess_of_groups_by_hand():
 
 
 def test_a_huge_loss_reaches_no_other_group():
-    spans, cu_seqlens = np.array([[0, 1]] * 3), [0, 1, 2, 3]
-    groups = vocagno.groups(
-        spans, spans, student_cu_seqlens=cu_seqlens, teacher_cu_seqlens=cu_seqlens
-    )
+    spans = np.array([[0, 1]] * 3)
+    groups = vocagno.groups(spans, spans, **row_boundaries([0, 1, 2, 3], [0, 1, 2, 3]))
     for huge in (1e17, float(np.finfo(np.float32).max)):
         excess = groups.excess([1.0, 5.0, 2.0], [huge, 1.0, 1.5])
         np.testing.assert_array_equal(excess, np.float32([1 - huge, 4, 0.5]))

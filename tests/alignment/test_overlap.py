@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import oracle
 import vocagno
-from drawn_spans import any_spans, in_batch, ordered_spans, random_batch
+from drawn_spans import any_spans, in_batch, ordered_spans, random_batch, row_boundaries
 from vocagno import SpanError
 
 
@@ -86,12 +86,12 @@ def test_lengths_beyond_int64_have_their_shares():
         (([[0, 1]], [[0, 1]], []), {}, "mapping: expected 1 items, got 0"),
         (
             ([[0, 1], [0, 1]], [[0, 1], [0, 1]], [[0, 1], [0, 1]]),
-            {"student_cu_seqlens": [0, 1, 2], "teacher_cu_seqlens": [0, 1, 2]},
+            row_boundaries([0, 1, 2], [0, 1, 2]),
             r"token 1: expected teacher rows 1 to 2, those of its text, row 1, got \(0, 1\)",
         ),
         (
             ([[0, 1]], [[0, 1], [0, 0], [0, 1], [5, 6], [3, 4]], [[0, 1]]),
-            {"student_cu_seqlens": [0, 1, 1], "teacher_cu_seqlens": [0, 2, 5]},
+            row_boundaries([0, 1, 1], [0, 2, 5]),
             r"row 1, token 2: span \(3, 4\)",
         ),
     ],

@@ -13,11 +13,8 @@ HOW = ["max", "mean", "sum", "min"]
 
 @st.composite
 def losses_and_ranges(draw):
-    losses = draw(
-        st.lists(
-            st.floats(0, 20, width=32) | st.sampled_from([np.nan, np.inf, -np.inf]), max_size=30
-        )
-    )
+    losses = st.floats(0, 20, width=32) | st.sampled_from([np.nan, np.inf, -np.inf])
+    losses = draw(st.lists(losses, max_size=30))
     ranges = []
     for _ in range(draw(st.integers(0, 12))):
         if losses and draw(st.booleans()):

@@ -27,9 +27,8 @@ def pair(tokenizer_files):
 
 
 def stdin(monkeypatch, data):
-    monkeypatch.setattr(
-        sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data), isatty=lambda: False)
-    )
+    stream = SimpleNamespace(buffer=io.BytesIO(data), isatty=lambda: False)
+    monkeypatch.setattr(sys, "stdin", stream)
 
 
 def test_align_prints_tokens_reasons_and_mapping_as_json(pair, cli):
@@ -117,9 +116,8 @@ def test_a_text_too_long_to_show_or_to_draw(pair, cli, monkeypatch):
     assert "the text has 300,000 bytes; at most 200,000 are drawn" in message
     monkeypatch.setattr(alignment, "MOST_BYTES", 1_000)
     stdin(monkeypatch, b"a" * 1_001)
-    assert "standard input: the text has more than 1,000 bytes" in cli.error(
-        "align", *pair, "--json"
-    )
+    message = cli.error("align", *pair, "--json")
+    assert "standard input: the text has more than 1,000 bytes" in message
 
 
 def test_overlap_of_vocabularies(pair, cli, tokenizers):
@@ -179,9 +177,8 @@ def test_groups_that_chain_are_counted():
     """One side has spaces before its words, the other after them: no end of a token is shared."""
     words = 20
     ends = np.arange(2, 2 * words + 1, 2)
-    before = np.array(
-        [[0, 1], *([end - 1, end + 1] for end in ends[:-1]), [2 * words - 1, 2 * words]]
-    )
+    middle = [[end - 1, end + 1] for end in ends[:-1]]
+    before = np.array([[0, 1], *middle, [2 * words - 1, 2 * words]])
     after = np.array([[end - 2, end] for end in ends])
     rates = AlignmentRates()
     sides = [

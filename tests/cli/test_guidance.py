@@ -6,7 +6,7 @@ import pytest
 
 from corpora import write_corpus
 from families import TEXTS
-from runs import metrics, train_here, write_config
+from runs import metrics, train_here
 
 pytest.importorskip("torch")
 
@@ -22,25 +22,16 @@ def command(corpus, tmp_path, teacher_model, tokenizer_files):
 
 
 @pytest.mark.slow
-def test_a_run_with_the_limit_keeps_that_share(
-    corpus, tmp_path, teacher_model, tokenizer_files, command, cli
-):
+def test_a_run_with_the_limit_keeps_that_share(corpus, tmp_path, config, command, cli):
     output = cli.json(*command, "--keep", "0.9")
     limit = output["window_max_loss"]
     by_limit = {row["window_max_loss"]: row["kept"][str(corpus)] for row in output["limits"]}
     assert by_limit[limit] >= 0.9
     assert sorted(by_limit.values()) == list(by_limit.values())
     rows = cli.json("prepare", corpus, *command[2:8], *command[-2:])["rows"]
-    path = write_config(  # one step on all rows
-        tmp_path,
-        corpus,
-        tokenizer_files,
-        teacher_model,
-        guidance={"top_fraction": None, "window": "line", "unit": "group"}
-        | {"window_max_loss": limit},
-        train={"steps": 1, "global_batch": rows, "micro_batch": rows, "log_every": 1},
-    )
-    assert train_here(path) == 0
+    rule = {"top_fraction": None, "window": "line", "unit": "group", "window_max_loss": limit}
+    train = {"steps": 1, "global_batch": rows, "micro_batch": rows, "log_every": 1}  # on all rows
+    assert train_here(config(guidance=rule, train=train)) == 0
     (entry,) = metrics(tmp_path / "run")[0]
     dropped = entry["tokens"] * (1 - entry["kept_fraction"])
     assert dropped == pytest.approx(output["tokens"][str(corpus)] * (1 - by_limit[limit]))
@@ -55,13 +46,11 @@ def test_limits_are_shown_with_what_they_keep_of_a_corpus(tmp_path, command, cli
     assert len(lines) == 5
     shares = [[float(percent) for percent in re.findall(r"([\d.]+)%", line)] for line in lines]
     assert all(len(pair) == 2 for pair in shares)
-    (limit, share) = re.match(
-        r"guidance.window_max_loss: ([\d.]+)  # keeps ([\d.]+)% of", last
-    ).groups()
-    assert float(share) >= 99
-    assert [float(limit), float(share)] in [
-        [float(line.split()[0]), pair[0]] for line, pair in zip(lines, shares, strict=True)
-    ]
+    words = r"guidance.window_max_loss: ([\d.]+)  # keeps ([\d.]+)% of"
+    limit, share = map(float, re.match(words, last).groups())
+    assert share >= 99
+    limits = [float(line.split()[0]) for line in lines]
+    assert (limit, share) in zip(limits, [pair[0] for pair in shares], strict=True)
 
 
 @pytest.mark.slow

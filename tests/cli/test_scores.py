@@ -16,15 +16,14 @@ from corpora import write_corpus
 from families import TEXTS
 from folders import LFS_POINTER, LFS_WORDS, contents
 from hub_server import serving, uses_hub
+from score_stores import write_store
 from vocagno import TokenSpans
 from vocagno.cli.app import main
-from vocagno.data.corpus import text_hash
-from vocagno.data.store.building import finish_store
 from vocagno.data.store.format import Manifest, check_names
 from vocagno.data.store.shards import Shard, StoreError
 from vocagno.integrations import scores_on_the_hub
 from vocagno.integrations.scores_on_the_hub import EDGES, QUANTILES
-from vocagno.teacher.score_store import SCORES, DocumentScores, ScoreStore, write_scores
+from vocagno.teacher.score_store import SCORES, DocumentScores, ScoreStore
 
 CANDIDATES = ["--candidates", "4"]
 
@@ -59,10 +58,7 @@ def test_info_counts_as_numpy_does(tmp_path, cli):
         nll[rng.random(size) < 0.1] = np.nan
         spans = np.stack([ends - 1, ends], 1).astype(np.int32)
         documents.append(DocumentScores(spans, nll, num_unscored=int(size > 1)))
-    for part in (0, 2):
-        hashes = [text_hash(str(part + i)) for i in range(2)]
-        write_scores(store / f"s{part}.arrow", hashes, documents[part : part + 2], {"teacher": "t"})
-    finish_store(store, ["s0", "s2"], SCORES)
+    write_store(store, ["0", "1", "2", "3"], documents, {"teacher": "t"}, per_shard=2)
     info = cli.json("scores", "info", store)
     flat = np.concatenate([document.nll for document in documents]).astype(np.float64)
     scored = flat[~np.isnan(flat)]
@@ -76,18 +72,10 @@ def test_info_counts_as_numpy_does(tmp_path, cli):
     bins, _ = np.histogram(scored, [*EDGES, np.inf])
     assert list(losses["histogram"].values()) == bins.tolist()
     size = sum(path.stat().st_size for path in store.glob("*.arrow"))
-    assert info == {
-        "store": str(store),
-        "shards": 2,
-        "documents": 4,
-        "tokens": 3501,
-        "bytes": size,
-        "bytes_per_token": round(size / 3501, 3),
-        "unscored_documents": 2,
-        "unscored_tokens": 2,
-        "refused_documents": 0,
-        "made_from": {"teacher": "t"},
-    }
+    sizes = {"shards": 2, "documents": 4, "tokens": 3501, "bytes": size}
+    sizes["bytes_per_token"] = round(size / 3501, 3)
+    without = {"unscored_documents": 2, "unscored_tokens": 2, "refused_documents": 0}
+    assert info == {"store": str(store), "made_from": {"teacher": "t"}} | sizes | without
     words = cli("scores", "info", store).out
     assert "tokens              3,501" in words
     assert "%" in words.splitlines()[-1]
@@ -97,8 +85,7 @@ def test_a_store_without_a_single_loss(tmp_path, cli):
     """Sees a mean or a quantile of no values."""
     spans = np.array([[0, 1]], np.int32)
     scores = [DocumentScores(spans, np.full(1, np.nan, np.float16))]
-    write_scores(tmp_path / "s.arrow", [text_hash("a")], scores, {"teacher": "t"})
-    finish_store(tmp_path, ["s"], SCORES)
+    write_store(tmp_path, ["a"], scores, {"teacher": "t"}, per_shard=1)
     losses = cli.json("scores", "info", tmp_path)["losses"]
     assert losses == {"scored": 0, "without": 1}
     cli("scores", "info", tmp_path)
@@ -113,10 +100,8 @@ def test_damage_is_named_removed_and_made_again(made, cli):
     (store / "shard-00005.arrow").unlink()
     captured = cli("scores", "verify", store, "--json", status=1)
     damaged = json.loads(captured.out)["damaged"]
-    assert {line.split(":")[0] for line in damaged} == {
-        str(store / "shard-00003.arrow"),
-        str(store / "shard-00005.arrow"),
-    }
+    names = {line.split(":")[0] for line in damaged}
+    assert names == {str(store / f"shard-0000{number}.arrow") for number in (3, 5)}
     assert "--discard removes the damaged shards" in captured.err
     assert "shard-00003.arrow" in cli.error("scores", "info", store)  # and no figures of it
     discarded = cli("scores", "verify", store, "--discard").err
@@ -170,13 +155,11 @@ def test_a_document_is_shown_with_what_the_store_has(
     if has_candidates:
         assert [token["id"] for token in tokens] == scores.candidates.tokens.tolist()
         assert tokens[0]["candidates"] == []
-        for token, ids, probs in zip(
-            tokens[1:], scores.candidates.ids[1:], scores.candidates.probabilities[1:], strict=True
-        ):
+        expected = scores.candidates.ids[1:], scores.candidates.probabilities[1:]
+        for token, ids, probabilities in zip(tokens[1:], *expected, strict=True):
             assert [candidate["id"] for candidate in token["candidates"]] == ids.tolist()
-            np.testing.assert_allclose(
-                [candidate["probability"] for candidate in token["candidates"]], probs, atol=1e-5
-            )
+            shown = [candidate["probability"] for candidate in token["candidates"]]
+            np.testing.assert_allclose(shown, probabilities, atol=1e-5)
             for candidate in token["candidates"]:
                 piece = (spans.pieces()[candidate["id"]] or b"").decode(errors="replace")
                 assert not piece.isalpha() or candidate["text"] == piece
@@ -222,9 +205,8 @@ def test_a_hub_library_reads_the_export(made, tmp_path, cli):
     datasets = pytest.importorskip("datasets")
     store, _ = made
     cli("scores", "export", store, "--out", tmp_path / "parquet")
-    loaded = datasets.load_dataset(
-        str(tmp_path / "parquet"), split="train", cache_dir=str(tmp_path / "hub")
-    )
+    folder, cache = str(tmp_path / "parquet"), str(tmp_path / "hub")
+    loaded = datasets.load_dataset(folder, split="train", cache_dir=cache)
     scores = ScoreStore(store)
     assert len(loaded) == len(scores)
     for index in (0, 5, len(scores) - 1):
@@ -274,9 +256,8 @@ def test_what_is_interrupted_leaves_nothing_and_works_again(
         before = sorted(place.rglob("*"))
         words = "scores", command, source, "--out", out
         with monkeypatch.context() as patch:
-            patch.setattr(
-                scores_on_the_hub, function, interrupted(getattr(scores_on_the_hub, function))
-            )
+            whole = getattr(scores_on_the_hub, function)
+            patch.setattr(scores_on_the_hub, function, interrupted(whole))
             cli(*words, status=130)
             assert sorted(place.rglob("*")) == before
         cli(*words)
@@ -315,13 +296,9 @@ def test_an_export_that_is_not_whole_is_refused(made, tmp_path, cli, monkeypatch
         assert not (tmp_path / "new" / "manifest.json").exists()
 
     second = "scores-00001-of-00003.parquet"
-    refused(
-        lambda folder: (folder / second).unlink(),
-        "expected all files from scores-00000-of-N.parquet",
-    )
-    refused(
-        lambda folder: (folder / second).write_bytes(b"PAR1"), "not a complete export of scores"
-    )
+    missing, damaged = "all files from scores-00000-of-N.parquet", "not a complete export of scores"
+    refused(lambda folder: (folder / second).unlink(), f"expected {missing}")
+    refused(lambda folder: (folder / second).write_bytes(b"PAR1"), damaged)
     refused(lambda folder: (folder / second).write_bytes(LFS_POINTER), f"{second}: {LFS_WORDS}")
     for words, change in (
         ("0 shards in 3 row groups", {"shards": []}),

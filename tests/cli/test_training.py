@@ -98,9 +98,8 @@ def test_a_teacher_worse_than_guessing_is_doubted_once(tokenizers, excess, is_do
     teacher.score(TEXTS)
     teacher.score(TEXTS)
     printed = capsys.readouterr().err
-    assert (
-        printed.count(f"warning: the mean teacher loss is {nats:.1f} nats per token") == is_doubted
-    )
+    warning = f"warning: the mean teacher loss is {nats:.1f} nats per token"
+    assert printed.count(warning) == is_doubted
 
 
 @pytest.mark.parametrize("role", ["student", "teacher"])

@@ -131,9 +131,8 @@ def test_models_that_read_across_documents_are_refused(kind, options):
 def test_a_mask_that_would_undo_a_sliding_window_is_refused():
     model = build("mistral", sliding_window=24, num_hidden_layers=1)
     check_isolation(model, 24)
-    with pytest.raises(
-        ConfigError, match=r"data\.isolate: MistralForCausalLM attends to 24 tokens"
-    ):
+    words = r"data\.isolate: MistralForCausalLM attends to 24 tokens"
+    with pytest.raises(ConfigError, match=words):
         check_isolation(model, 25)
     # Qwen names a window that none of its layers has, unless it is told to.
     full = {"layer_types": ["full_attention"], "num_hidden_layers": 1}

@@ -13,13 +13,7 @@ from tiny_models import tiny_llama
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.guidance.chunked_loss import CrossEntropy, chunked_loss
 from vocagno.models import head as head_module
-from vocagno.models.head import (
-    LanguageHead,
-    UnsupportedModelError,
-    chunk_rows,
-    chunks,
-    without_wrapper,
-)
+from vocagno.models.head import LanguageHead, UnsupportedModelError, chunks, without_wrapper
 from vocagno.training.step import GuidedStudent
 
 
@@ -61,8 +55,8 @@ def test_no_chunk_is_for_a_few_tokens_that_are_left(ends):
     [(32_000, 2_048, 524), (128_256, 512, 256), (151_936, 384, 256), (256_000, 256, 256)],
 )
 def test_chunks_on_a_gpu_are_whole_tiles(vocabulary, rows, rows_on_a_cpu):
-    assert chunk_rows(vocabulary, torch.device("cuda")) == rows
-    assert chunk_rows(vocabulary, torch.device("cpu")) == rows_on_a_cpu
+    assert head_module.chunk_rows(vocabulary, torch.device("cuda")) == rows
+    assert head_module.chunk_rows(vocabulary, torch.device("cpu")) == rows_on_a_cpu
 
 
 LORA = {"r": 4, "target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM"}
@@ -97,9 +91,8 @@ def test_the_loss_and_the_gradients_are_those_of_all_logits(peft):
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     logits = model(ids).logits
-    expected = torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), reduction="sum"
-    )
+    flat = logits.flatten(0, 1), labels.flatten()
+    expected = torch.nn.functional.cross_entropy(*flat, reduction="sum")
     expected.backward()
     torch.testing.assert_close(output.loss, expected)
     assert gradients
@@ -110,17 +103,11 @@ def test_the_loss_and_the_gradients_are_those_of_all_logits(peft):
             assert parameter.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"target_modules": ["q_proj", "lm_head"]},
-        {"target_modules": ["q_proj", "embed_tokens"]},
-        {"modules_to_save": ["lm_head"]},
-        {"modules_to_save": ["embed_tokens"]},
-    ],
-)
-def test_adapters_of_the_embedding_or_the_head_are_refused(peft, options):
-    model = peft.get_peft_model(tiny_llama(40), peft.LoraConfig(**LORA | options))
+@pytest.mark.parametrize("option", ["target_modules", "modules_to_save"])
+@pytest.mark.parametrize("module", ["lm_head", "embed_tokens"])
+def test_adapters_of_the_embedding_or_the_head_are_refused(peft, option, module):
+    config = peft.LoraConfig(**LORA | {option: [*LORA.get(option, []), module]})
+    model = peft.get_peft_model(tiny_llama(40), config)
     with pytest.raises(UnsupportedModelError, match="replaces the embedding or the language head"):
         GuidedStudent(model, GuidanceConfig(top_fraction=0.4))
 
@@ -131,21 +118,16 @@ def test_learned_prompts_are_refused(peft):
         without_wrapper(peft.get_peft_model(tiny_llama(40), settings))
 
 
-@pytest.mark.skipif(
+needs_precisions = pytest.mark.skipif(
     not hasattr(torch.backends.mkldnn, "matmul"), reason="this torch cannot be told a precision"
 )
-@pytest.mark.parametrize(
-    ("states", "weights", "is_exact"),
-    [
-        ("bfloat16", "bfloat16", True),
-        ("float32", "bfloat16", False),
-        ("bfloat16", "float32", False),
-    ],
-)
+
+
+@needs_precisions
+@pytest.mark.parametrize("states", ["bfloat16", "float32"])
+@pytest.mark.parametrize("weights", ["bfloat16", "float32"])
 @pytest.mark.parametrize("convert", ["not", "for_chunks", "as_type"])
-def test_only_exact_operands_are_multiplied_as_bfloat16(
-    monkeypatch, states, weights, is_exact, convert
-):
+def test_only_exact_operands_are_multiplied_as_bfloat16(monkeypatch, states, weights, convert):
     """Rounding a float32 operand would lose 16 bits of it. A setting that stayed would round all
     later products of the process."""
     torch.manual_seed(0)
@@ -166,15 +148,13 @@ def test_only_exact_operands_are_multiplied_as_bfloat16(
     monkeypatch.setattr(torch, "mm", recorded)
     before = torch.backends.mkldnn.matmul.fp32_precision
     logits_CV = head.logits(states_CH, head.room_for(40))
-    assert precisions == ["bf16" if is_exact else before]
+    assert precisions == ["bf16" if states == weights == "bfloat16" else before]
     assert torch.backends.mkldnn.matmul.fp32_precision == before
     exact_CV = states_CH.double() @ weight_VH.double().T
     torch.testing.assert_close(logits_CV.double(), exact_CV, atol=1e-4, rtol=0)
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.backends.mkldnn, "matmul"), reason="this torch cannot be told a precision"
-)
+@needs_precisions
 @pytest.mark.parametrize("num_kept", [8, 300])
 def test_gradients_by_tiles_are_those_of_float64(monkeypatch, num_kept):
     """The operands are rounded to bfloat16, also the gradient of the logits; the sums are not.
@@ -191,10 +171,9 @@ def test_gradients_by_tiles_are_those_of_float64(monkeypatch, num_kept):
     total.backward()
     exact_KH, exact_VH = (t.detach().double().requires_grad_() for t in (states_KH, weight_VH))
     losses = torch.nn.functional.cross_entropy(exact_KH @ exact_VH.T, labels_K, reduction="none")
-    (losses * weights_K).sum().backward()
-    assert float(total.detach()) == pytest.approx(
-        float((losses * weights_K).sum().detach()), rel=1e-5
-    )
+    exact_total = (losses * weights_K).sum()
+    exact_total.backward()
+    assert total.item() == pytest.approx(exact_total.item(), rel=1e-5)
     for gradient, exact in ((states_KH.grad, exact_KH.grad), (weight_VH.grad, exact_VH.grad)):
         assert gradient.dtype == torch.bfloat16
         largest = exact.abs().max()
@@ -203,9 +182,7 @@ def test_gradients_by_tiles_are_those_of_float64(monkeypatch, num_kept):
     assert torch.backends.mkldnn.matmul.fp32_precision != "bf16"
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.backends.mkldnn, "matmul"), reason="this torch cannot be told a precision"
-)
+@needs_precisions
 def test_the_last_of_two_threads_restores_the_precision():
     """The second one would take the first one's setting for that of the process, and leave it."""
     before = torch.backends.mkldnn.matmul.fp32_precision

@@ -48,9 +48,8 @@ def test_losses_and_entropies_in_blocks_of_rows_and_columns(monkeypatch, cached,
     has_any = probabilities.isfinite().all(1)  # the only possible ids may pad the head
     assert has_any[2:].all()
     assert torch.equal(of_labels.entropy_C.isfinite(), has_any)
-    torch.testing.assert_close(
-        of_labels.entropy_C[has_any].double(), expected[has_any], atol=3e-6, rtol=1e-6
-    )
+    entropy = of_labels.entropy_C[has_any].double()
+    torch.testing.assert_close(entropy, expected[has_any], atol=3e-6, rtol=1e-6)
     torch.testing.assert_close(buffer.double(), exponentials, atol=1e-6, rtol=1e-5)
 
     nll_alone, sum_alone = losses.losses_(alone, labels)

@@ -193,9 +193,8 @@ def test_a_teacher_with_its_own_head_scores_by_its_own_logits(bert, dtype):
     ((_, nll),) = scorer.score([Window(ids, 1)])
     with torch.no_grad():
         logits = model(torch.from_numpy(ids)[None], use_cache=False).logits[0, :-1]
-    expected = torch.nn.functional.cross_entropy(
-        logits.double(), torch.from_numpy(ids[1:]), reduction="none"
-    )
+    labels = torch.from_numpy(ids[1:])
+    expected = torch.nn.functional.cross_entropy(logits.double(), labels, reduction="none")
     tolerance = 1e-5 if dtype == torch.float32 else 0.05
     torch.testing.assert_close(torch.from_numpy(nll).double(), expected, rtol=0, atol=tolerance)
 
@@ -235,9 +234,8 @@ def test_weights_that_are_not_finite_are_refused():
     model = tiny_llama(VOCABULARY)
     with torch.no_grad():
         model.lm_head.weight[3, 4] = torch.nan
-    with pytest.raises(
-        UnsupportedModelError, match=r"logits are NaN; so are weights: lm_head\.weight$"
-    ):
+    words = r"logits are NaN; so are weights: lm_head\.weight$"
+    with pytest.raises(UnsupportedModelError, match=words):
         language_head(model)
 
 

@@ -36,6 +36,14 @@ def student(folder):
     return load_student(config, student_settings(config, IDS, 8), seed=0)
 
 
+def evaluated(folder):
+    """The model as it is loaded for an evaluation."""
+    pytest.importorskip("lm_eval", reason="evaluation needs lm-eval")
+    from vocagno.evaluation.running import load
+
+    return load(str(folder), dtype="float32", device="cpu", gguf_file=None, batch_size=1).model
+
+
 def with_weights(folder, change, ids=IDS, **options):
     """A saved Llama whose weights `change` has made others of."""
     tiny_llama(ids, **options).save_pretrained(folder)
@@ -55,11 +63,7 @@ def renamed(old, new):
 
 def with_layers(folder, number):
     """A saved Llama of two layers whose configuration has another number."""
-    config = json.loads((with_weights(folder, dict) / "config.json").read_text())
-    config["num_hidden_layers"] = number
-    config.pop("layer_types", None)
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return with_settings(with_weights(folder, dict), num_hidden_layers=number, layer_types=None)
 
 
 def with_index_that_omits(folder, name):
@@ -91,7 +95,7 @@ BROKEN = {
     "more layers": (lambda f: with_layers(f, 3), r"9 missing \(model.layers.2.input_.*, \.\.\.\)"),
     "fewer layers": (lambda f: with_layers(f, 1), r"9 unexpected \(model.layers.1.input_layer"),
     "biases": (
-        lambda f: with_weights(f, dict, attention_bias=True) and without_biases(f),
+        lambda f: with_settings(with_weights(f, dict, attention_bias=True), attention_bias=False),
         r"8 unexpected \(model.layers.0.self_attn.k_proj.bias, ",
     ),
     "shape": (
@@ -113,32 +117,19 @@ def renamed_inside(old, new):
     return lambda weights: {key.replace(old, new): weights[key] for key in weights}
 
 
-def without_biases(folder):
-    """Takes the biases out of a configuration, whose weights keep them."""
-    path = folder / "config.json"
-    path.write_text(path.read_text().replace('"attention_bias": true', '"attention_bias": false'))
-    return folder
+LOADED_AS = {"teacher.model": teacher, "student.model": student, "model": evaluated}
 
 
+@pytest.mark.parametrize("option", LOADED_AS)
 @pytest.mark.parametrize("name", BROKEN)
-def test_weights_that_are_not_those_of_the_configuration_are_named(tmp_path, name):
-    make, words = BROKEN[name]
-    folder = make(tmp_path / "model")
-    for load, option in ((teacher, "teacher"), (student, "student")):
-        with pytest.raises(ConfigError, match=f"{option}.model: .*{folder} .*{words}"):
-            load(folder)
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_model_to_evaluate_is_refused_likewise(tmp_path, tokenizers, name):
-    pytest.importorskip("lm_eval", reason="evaluation needs lm-eval")
-    from vocagno.evaluation.running import load
-
+def test_weights_that_are_not_those_of_the_configuration_are_named(
+    tmp_path, tokenizers, name, option
+):
     make, words = BROKEN[name]
     folder = make(tmp_path / "model")
     tokenizers["byte-level"].save(str(folder / "tokenizer.json"))
-    with pytest.raises(ConfigError, match=f"model: .*{folder} .*{words}"):
-        load(str(folder), dtype="float32", device="cpu", gguf_file=None, batch_size=1)
+    with pytest.raises(ConfigError, match=f"{option}: .*{folder} .*{words}"):
+        LOADED_AS[option](folder)
 
 
 def same(loaded, saved, ids=IDS):
@@ -195,9 +186,6 @@ def test_what_models_compute_may_stand_in_old_files(tmp_path, kind, names):
 
 def test_a_head_of_its_own_stays_although_the_configuration_ties_it(tmp_path, tokenizers):
     """lm-eval ties the weights of each model it is given, if its configuration says so."""
-    pytest.importorskip("lm_eval", reason="evaluation needs lm-eval")
-    from vocagno.evaluation.running import load
-
     ids = tokenizers["byte-level"].get_vocab_size()
     head = torch.arange(32.0).repeat(ids, 1)
     folder = with_weights(tmp_path, lambda w: {**w, HEAD: head}, ids, tie_word_embeddings=True)
@@ -205,8 +193,7 @@ def test_a_head_of_its_own_stays_although_the_configuration_ties_it(tmp_path, to
     # Else old releases of transformers take it for Llama's own, and add its special tokens.
     settings = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
     (folder / "tokenizer_config.json").write_text(settings)
-    lm = load(str(folder), dtype="float32", device="cpu", gguf_file=None, batch_size=1)
-    for model in (lm.model, student(folder)):
+    for model in (evaluated(folder), student(folder)):
         torch.testing.assert_close(model.lm_head.weight.detach(), head)
         assert not model.config.tie_word_embeddings
 
@@ -220,9 +207,14 @@ def quantized(folder, *names):
         scales = {name: torch.ones(1) for name in (*(f"{n}_scale" for n in layers), *names)}
         return weights | packed | scales
 
-    path = with_weights(folder, pack) / "config.json"
     method = {"quant_method": "bitnet", "modules_to_not_convert": ["lm_head"]}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": method}))
+    return with_settings(with_weights(folder, pack), quantization_config=method)
+
+
+def with_settings(folder, **settings):
+    """A saved model with other settings in its configuration."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
     return folder
 
 
@@ -256,10 +248,9 @@ def test_float8_weights_need_their_scales(tmp_path, scaled):
                 weights[name.replace("weight", "activation_scale")] = torch.ones(1)
         return weights
 
-    path = with_weights(tmp_path, to_float8) / "config.json"
     method = {"quant_method": "fp8", "activation_scheme": "dynamic"}
     method |= {"weight_block_size": [16, 16]}  # old releases take no blocks larger than a weight
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": method}))
+    with_settings(with_weights(tmp_path, to_float8), quantization_config=method)
     if scaled == "all":
         loaded = teacher(tmp_path).state_dict()
         for name, original in originals.items():
@@ -267,9 +258,8 @@ def test_float8_weights_need_their_scales(tmp_path, scaled):
             torch.testing.assert_close(loaded[name], original, atol=largest / 16, rtol=0)
         return
     count = 1 if scaled == "all but one" else len(originals)
-    with pytest.raises(
-        ConfigError, match=rf"teacher\.model: .* has {count} float8 weights without"
-    ):
+    words = rf"teacher\.model: .* has {count} float8 weights without"
+    with pytest.raises(ConfigError, match=words):
         teacher(tmp_path)
 
 
@@ -320,11 +310,7 @@ def test_merged_weights_load_without_the_adapter_s_files(adapter, tmp_path):
     ("path", "of_teacher", "of_student"),
     [
         ("m.gguf", "a file, .* and the file with teacher.gguf_file", "is a file, .*vocagno unpack"),
-        (
-            ".",
-            r"GGUF files \(m.gguf\); name one with teacher.gguf_file",
-            "GGUF .*vocagno unpack",
-        ),
+        (".", r"GGUF files \(m.gguf\); name one with teacher.gguf_file", "GGUF .*vocagno unpack"),
         ("none", "teacher.model: no folder", "student.model: no folder"),
     ],
 )
@@ -391,19 +377,13 @@ def test_scaled_rotary_frequencies_that_transformers_does_not_read_are_refused(
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"omitted": "output.weight"},
-        {"added": ["rope_freqs.weight"]},
-        {"scaling": "NONE"},
-    ],
+    [{}, {"omitted": "output.weight"}, {"added": ["rope_freqs.weight"]}, {"scaling": "NONE"}],
 )
 def test_a_sound_gguf_file_loads(tmp_path, options):
     write_gguf(tmp_path / "m.gguf", IDS, **options)
     loaded = teacher(tmp_path, gguf_file="m.gguf")
-    torch.testing.assert_close(
-        loaded.model.embed_tokens.weight, tiny_llama(IDS).model.embed_tokens.weight
-    )
+    embeddings = tiny_llama(IDS).model.embed_tokens.weight
+    torch.testing.assert_close(loaded.model.embed_tokens.weight, embeddings)
 
 
 @pytest.mark.parametrize(

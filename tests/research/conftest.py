@@ -18,16 +18,9 @@ def plan_file(tmp_path, study_config):
     config = study_config(steps=2)
 
     def write(**parts):
-        plan = {
-            "config": str(config),
-            "seeds": [0, 1],
-            "baseline": "cpt",
-            "variants": {
-                "cpt": {"guidance.method": "cpt"},
-                "top 20 %": {"guidance.top_fraction": 0.2},
-            },
-            "tables": {"methods": ["cpt", "top 20 %"]},
-        }
+        variants = {"cpt": {"guidance.method": "cpt"}, "top 20 %": {"guidance.top_fraction": 0.2}}
+        plan = {"config": str(config), "seeds": [0, 1], "baseline": "cpt", "variants": variants}
+        plan["tables"] = {"methods": list(variants)}
         path = tmp_path / "plan.yaml"
         text = yaml.safe_dump(plan | parts, sort_keys=False)
         path.write_text(text)

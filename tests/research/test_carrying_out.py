@@ -47,12 +47,12 @@ def asked(monkeypatch):
 
 
 @pytest.fixture
-def study(tmp_path, plan_file, trained, asked):
+def real_study(tmp_path, plan_file):
     """Carries out one run of a plan with such parts; what was measured."""
 
-    def carry(report=False, **parts):
+    def carry(report=False, seed=0, **parts):
         only = {"variants": NAIVE, "tables": {"m": ["cpt"]}}
-        plan = read_plan(plan_file(seeds=[0], **only, **parts))
+        plan = read_plan(plan_file(seeds=[seed], **only, **parts))
         out = tmp_path / "study"
         (run,) = measured_so_far(plan, out, {}) if report else carry_out(plan, out, {}, show=False)
         return run
@@ -60,12 +60,23 @@ def study(tmp_path, plan_file, trained, asked):
     return carry
 
 
-def test_a_study_of_real_runs(tmp_path, plan_file, capsys):
+@pytest.fixture
+def study(real_study, trained, asked):
+    """A `real_study` without training and asking."""
+    return real_study
+
+
+def second_corpus(folder):
+    """Held-out text of other letters."""
+    path = folder / "second.jsonl"
+    path.write_text(json.dumps({"text": "zzz zzz qqq. " * 30}) + "\n")
+    return str(path)
+
+
+def test_a_study_of_real_runs(tmp_path, plan_file, real_study, capsys):
     out = tmp_path / "study"
-    again = {
-        "teacher.model": "{out}/before/reference/final",
-        "teacher.tokenizer": str(tmp_path / "none.json"),
-    }
+    again = {"teacher.model": "{out}/before/reference/final"}
+    again["teacher.tokenizer"] = str(tmp_path / "none.json")
     path = plan_file(
         seeds=[3],
         before={"reference": {"config": str(tmp_path / "run.yaml"), "guidance.method": "cpt"}},
@@ -79,8 +90,7 @@ def test_a_study_of_real_runs(tmp_path, plan_file, capsys):
     assert "none.json: " in message
     assert "log.txt)" in message
     assert (out / "before" / "reference" / "final").is_dir()
-    plan = read_plan(plan_file(seeds=[3], variants=NAIVE, tables={"methods": ["cpt"]}))
-    (run,) = measured_so_far(plan, out, {})
+    run = real_study(report=True, seed=3)
     assert run.variant == "cpt"
     assert run.seed == 3
     assert run.confidence is None
@@ -92,14 +102,11 @@ def test_a_study_of_real_runs(tmp_path, plan_file, capsys):
     assert json.loads((out / "runs" / "cpt-3" / "measured.json").read_text())["seed"] == 3
 
 
-def test_the_first_of_several_held_out_corpora_is_compared(tmp_path, plan_file, corpus):
+def test_the_first_of_several_held_out_corpora_is_compared(tmp_path, real_study, corpus):
     """The log's `validation_loss` is the mean over the tokens of both; the run is a real one."""
-    both = {"data.validation": {"first": str(corpus), "second": str(tmp_path / "second.jsonl")}}
-    (tmp_path / "second.jsonl").write_text(json.dumps({"text": "zzz zzz qqq. " * 30}) + "\n")
-    out = tmp_path / "study"
-    plan = read_plan(plan_file(seeds=[0], variants=NAIVE, tables={"methods": ["cpt"]}, common=both))
-    (run,) = carry_out(plan, out, {}, show=False)
-    log = (out / "runs" / "cpt-0" / "metrics.jsonl").read_text().splitlines()
+    both = {"first": str(corpus), "second": second_corpus(tmp_path)}
+    run = real_study(common={"data.validation": both})
+    log = (tmp_path / "study" / "runs" / "cpt-0" / "metrics.jsonl").read_text().splitlines()
     last = [json.loads(line) for line in log if "validation_losses" in line][-1]
     assert run.held_out_loss == pytest.approx(last["validation_losses"]["first"], abs=1e-6)
     second = pytest.approx(last["validation_losses"]["second"], abs=1e-6)
@@ -108,30 +115,20 @@ def test_the_first_of_several_held_out_corpora_is_compared(tmp_path, plan_file, 
     assert run.other_start_losses is None  # new weights
 
 
-def test_other_held_out_corpora_than_those_measured_are_refused(tmp_path, plan_file, corpus):
+def test_other_held_out_corpora_than_those_measured_are_refused(tmp_path, real_study, corpus):
     """Their order decides which loss is compared; an earlier version pooled them."""
-    second = tmp_path / "second.jsonl"
-    second.write_text(json.dumps({"text": "zzz zzz qqq. " * 30}) + "\n")
-    both = {"first": str(corpus), "second": str(second)}
-    out = tmp_path / "study"
-
-    def study(held_out):
-        common = {"data.validation": held_out}
-        only = {"variants": NAIVE, "tables": {"methods": ["cpt"]}}
-        return carry_out(
-            read_plan(plan_file(seeds=[0], common=common, **only)), out, {}, show=False
-        )
-
-    study(both)
+    both = {"first": str(corpus), "second": second_corpus(tmp_path)}
+    common = {"data.validation": both}
+    real_study(common=common)
     with pytest.raises(ConfigError, match=r"data\.validation is .* holds a run with"):
-        study(dict(reversed(both.items())))
-    path = out / "runs" / "cpt-0" / "measured.json"
+        real_study(common={"data.validation": dict(reversed(both.items()))})
+    path = tmp_path / "study" / "runs" / "cpt-0" / "measured.json"
     pooled = json.loads(path.read_text()) | {"other_losses": None}
     path.write_text(json.dumps(pooled))
     with pytest.raises(InputError, match=r"has the losses of \[\] .* expected \['second'\]"):
-        study(both)
+        real_study(common=common)
     path.unlink()
-    assert study(both)[0].other_losses.keys() == {"second"}
+    assert real_study(common=common).other_losses.keys() == {"second"}
 
 
 def test_what_is_measured_is_not_done_again(tmp_path, plan_file, trained):
@@ -158,9 +155,8 @@ def test_a_study_writes_its_table_its_runs_and_its_figure(tmp_path, plan_file, t
     assert table.splitlines()[0].startswith("| methods | seeds | held-out loss | difference from |")
     # Losses 1.0, 1.1 and 0.5, 0.6; processor times 11 / 10 and 12 / 11.
     assert "| cpt | 2 | 1.0500 ± 0.0707 | - | 40.0% | - | 100 |" in table
-    assert (
-        "| top 20 % | 2 | 0.5500 ± 0.0707 | cpt: -0.5000 ± 0.0000 | 40.0% | 1.10 | 100 |" in table
-    )
+    top = "| top 20 % | 2 | 0.5500 ± 0.0707 | cpt: -0.5000 ± 0.0000 | 40.0% | 1.10 | 100 |"
+    assert top in table
     assert (out / "methods.svg").read_text().count("<svg") == 1
     lines = (out / "runs.csv").read_text().splitlines()
     assert lines[0] == (
@@ -244,11 +240,10 @@ def test_questions_are_asked_when_the_plan_has_them(tmp_path, study, trained, as
     assert study(questions=str(same)) == first  # the file is another one, the question is not
     assert asked == [("cpt-0", 1)]
     assert study() == first  # what is not asked for is kept
-    other = study(**questions(tmp_path / "q.jsonl", 1, 2))
+    both = questions(tmp_path / "q.jsonl", 1, 2)
+    other = study(**both)
     assert other.exact_answers == 0.2
-    assert (
-        study(report=True) == study(report=True, **questions(tmp_path / "q.jsonl", 1, 2)) == other
-    )
+    assert study(report=True) == study(report=True, **both) == other
     assert capsys.readouterr().err == ""
     without = other.without_answers()
     assert study(report=True, **questions(tmp_path / "q.jsonl", 2)) == without
@@ -307,11 +302,8 @@ def test_a_failure_costs_neither_training_nor_what_was_measured(
 
     asks = questions(tmp_path / "q.jsonl", 1)
     with monkeypatch.context() as context:
-        module, name = {
-            "training": (carrying_out, "train"),
-            "asking": (problems, "accuracy_of_run"),
-        }[failing]
-        context.setattr(module, name, fails)
+        place = (carrying_out, "train") if failing == "training" else (problems, "accuracy_of_run")
+        context.setattr(*place, fails)
         with pytest.raises(InputError, match=f"{failing} failed"):
             study(**asks)
     measured = study(**asks)
@@ -323,12 +315,11 @@ def test_damaged_measurements_name_their_file(tmp_path, study):
     study()
     path = tmp_path / "study" / "runs" / "cpt-0" / "measured.json"
     later = json.dumps(json.loads(path.read_text()) | {"later": 5})
+    words = r"cpt-0/measured\.json: not what a study mea.*del"
     for damaged in ("", '{"variant": "cpt"', '{"variant": "cpt"}', "[]", "3", later):
         path.write_text(damaged)
         for report in (True, False):
-            with pytest.raises(
-                InputError, match=r"cpt-0/measured\.json: not what a study mea.*del"
-            ):
+            with pytest.raises(InputError, match=words):
                 study(report=report)
 
 

@@ -30,15 +30,9 @@ def run_of_six_steps(tmp_path_factory, tokenizer_files, teacher_model):
     """A finished run of naive training with a checkpoint of every second step."""
     folder = tmp_path_factory.mktemp("run")
     corpus = write_corpus(folder / "c.jsonl", TEXTS)
-    config = write_config(
-        folder,
-        corpus,
-        tokenizer_files,
-        teacher_model,
-        guidance={"method": "cpt"},
-        data={"validation": str(corpus)},
-        train={"keep_checkpoints": 9},
-    )
+    sections = {"guidance": {"method": "cpt"}, "data": {"validation": str(corpus)}}
+    sections["train"] = {"keep_checkpoints": 9}
+    config = write_config(folder, corpus, tokenizer_files, teacher_model, **sections)
     assert train_here(config) == 0
     return folder / "run"
 
@@ -66,9 +60,8 @@ def test_the_temperature_is_that_of_the_smallest_loss(scale, monkeypatch):
     assert stats.tokens == 3000
     assert stats.loss == pytest.approx(float(-p.gather(1, labels[:, None]).log().mean()), abs=1e-5)
     assert stats.entropy == pytest.approx(float(-(p * p.log()).sum(1).mean()), abs=1e-5)
-    assert stats.best_guess_right == pytest.approx(
-        float((p.argmax(1) == labels).float().mean()), abs=1e-6
-    )
+    share_right = float((p.argmax(1) == labels).float().mean())
+    assert stats.best_guess_right == pytest.approx(share_right, abs=1e-6)
     assert stats.best_guess_probability == pytest.approx(float(p.amax(1).mean()), abs=1e-5)
     # Within a seed's chance of the one that the labels were drawn with.
     assert 1 / stats.temperature == pytest.approx(scale, rel=0.1)

@@ -25,11 +25,7 @@ FACTS = yaml.safe_load((FOLDER / "facts.yaml").read_text(encoding="utf-8"))
 NAMES = sorted(FACTS["files"])
 ROWS = {row: name for name, file in FACTS["files"].items() for row in file["rows"]}
 TEACHERS = (
-    "Mistral-ProXMath",
-    "DeepSeekMath",
-    "DeepSeekMath-RL",
-    "Qwen2.5-Math",
-    "Qwen2.5-Math-Instruct",
+    "Mistral-ProXMath DeepSeekMath DeepSeekMath-RL Qwen2.5-Math Qwen2.5-Math-Instruct".split()
 )
 TOKENS = {"2B": 2_000_000_000, "5B": 5_000_000_000, "15B": 15_000_000_000}
 
@@ -138,9 +134,8 @@ def test_a_file_is_a_run_of_the_paper(parse, name):
     per_step = config.train.global_batch * config.data.seq_len
     assert 0 <= config.train.steps * per_step - TOKENS[size] < per_step
     # Distributions need the teacher in the student's place: half as many rows at a time fit.
-    assert config.train.accumulation(num_processes=32) == (
-        8 if config.guidance.needs_distributions else 4
-    )
+    micro_batches = 8 if config.guidance.needs_distributions else 4
+    assert config.train.accumulation(num_processes=32) == micro_batches
     rates = (config.optimizer.lr, config.optimizer.min_lr, config.data.seq_len)
     assert rates == (8e-5, 8e-6, 2048)
     assert str(config.output) == f"runs/paper/{name}"
@@ -192,24 +187,14 @@ def small(tokenizers, teacher_model, tmp_path_factory):
     corpus = write_corpus(folder / "corpus.jsonl", TEXTS)
 
     def options(config, output):
-        shared_vocabulary = config.guidance.needs_same_vocabulary or "runs/" in str(
-            config.teacher.model
-        )
-        teacher = folder / "same-vocabulary" if shared_vocabulary else teacher_model
-        chosen = {
-            "student.model": folder / "student",
-            "data.train": corpus,
-            "data.seq_len": 32,
-            "data.cache": folder / "cache",
-            "train.steps": 5,
-            "train.global_batch": 8,
-            "train.micro_batch": 4,
-            "train.precision": "fp32",
-            "train.log_every": 1,
-            "train.checkpoint_every": 5,
-            "output": output,
-        }
+        chosen = {"student.model": folder / "student", "data.train": corpus, "output": output}
+        chosen |= {"data.seq_len": 32, "data.cache": folder / "cache", "train.precision": "fp32"}
+        chosen |= {"train.steps": 5, "train.log_every": 1, "train.checkpoint_every": 5}
+        chosen |= {"train.global_batch": 8, "train.micro_batch": 4}
         if config.teacher.model is not None:
+            is_run = "runs/" in str(config.teacher.model)
+            shares_vocabulary = config.guidance.needs_same_vocabulary or is_run
+            teacher = folder / "same-vocabulary" if shares_vocabulary else teacher_model
             chosen["teacher.model"] = teacher
         return [f"--{name}={value}" for name, value in chosen.items()]
 

@@ -109,7 +109,7 @@ def test_some_variants_bring_all_that_they_are_compared_with(plan_file):
 
 
 OF_THREE_SEEDS = dict.fromkeys("quickstart math noise distributions gate".split(), 3)
-PLANS = OF_THREE_SEEDS | {"guidance": 5, "filter": 3, "healing": 1, "real": 5}
+PLANS = OF_THREE_SEEDS | {"guidance": 5, "filter": 3, "healing": 1, "real": 7}
 
 
 @pytest.mark.parametrize(("name", "num_seeds"), PLANS.items())

@@ -14,6 +14,24 @@ class Changed:
         return len(self.ids)
 
 
+def ends_at_its_start(text, ids, offsets):
+    return ids, [(start, start) for start, _ in offsets]
+
+
+def backwards(text, ids, offsets):
+    return ids, offsets[::-1]
+
+
+def moved_by(count):
+    """What moves all offsets, but for those at the end."""
+
+    def alter(text, ids, offsets):
+        end = len(text)
+        return ids, [(min(a + count, end), min(b + count, end)) for a, b in offsets]
+
+    return alter
+
+
 class Altered:
     """A tokenizer whose encodings come out changed; `alter(text, ids, offsets)` gives both anew."""
 

@@ -44,11 +44,13 @@ def random_spans(rng):
 def random_batch(rng, texts):
     """The spans of both sides of each text, and the boundaries as `align` takes them."""
     students, teachers = ([random_spans(rng) for _ in range(texts)] for _ in range(2))
-    boundaries = {
-        "student_cu_seqlens": np.cumsum([0, *map(len, students)]),
-        "teacher_cu_seqlens": np.cumsum([0, *map(len, teachers)]),
-    }
-    return students, teachers, boundaries
+    cu_seqlens = (np.cumsum([0, *map(len, side)]) for side in (students, teachers))
+    return students, teachers, row_boundaries(*cu_seqlens)
+
+
+def row_boundaries(student, teacher):
+    """The boundaries of the rows of both sides, as `align` takes them."""
+    return {"student_cu_seqlens": student, "teacher_cu_seqlens": teacher}
 
 
 def in_batch(mappings, boundaries):

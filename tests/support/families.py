@@ -143,20 +143,22 @@ def _word_piece():
     return tokenizer
 
 
-def _unigram():
+def train_unigram(normalizer=None, size=200, texts=TEXTS):
+    """A Unigram as SentencePiece's are converted, with a normaliser in the place of NFKC."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
     from tokenizers.trainers import UnigramTrainer
 
     tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.normalizer = normalizer or normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
     )
     trainer = UnigramTrainer(
-        vocab_size=200, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
+        vocab_size=size, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
     )
-    tokenizer.train_from_iterator(TEXTS, trainer)
-    return tokenizer
+    tokenizer.train_from_iterator(texts, trainer)
+    # The scores of pieces are rounded where they are written, and equal ones then cut otherwise.
+    return Tokenizer.from_str(tokenizer.to_str())
 
 
 def _nfc():
@@ -190,7 +192,7 @@ FAMILIES = {
     "byte-level-missing": lambda: without_letters(),
     "byte-level-missing-nfc": lambda: without_letters(normalizer=_nfc()),
     "word-piece": _word_piece,
-    "unigram": _unigram,
+    "unigram": train_unigram,
 }
 
 

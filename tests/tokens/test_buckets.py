@@ -155,16 +155,8 @@ def test_the_tokens_of_tokenizers_that_take_the_longest_are_always_in_one_bucket
 NINE = [*LOSSLESS, "byte-level-nfc", "byte-level-missing"]
 BEGINNINGS = ["The sum of ", "x = ", "def solve(a", "Naïve c"]
 ENDINGS = [
-    "17",
-    "1.50 €",
-    " = 42",
-    ", b):\n    return",
-    "afé π",
-    "real x.",
-    "  x",
-    "^2",
-    "rem",
-    "7",
+    *("17", "1.50 €", " = 42", ", b):\n    return", "afé π"),
+    *("real x.", "  x", "^2", "rem", "7"),
 ]
 
 
@@ -197,9 +189,8 @@ def test_the_other_way_round_is_the_same_partition(tokenizers):
     llama, other = (TokenSpans(tokenizers[name]) for name in ("llama", "byte-level"))
     there, back = vocagno.buckets(llama, other), vocagno.buckets(other, llama)
     assert (there.count, there.shares) == (back.count, back.shares[::-1])
-    np.testing.assert_array_equal(
-        np.unique(there.sizes, axis=0), np.unique(back.sizes[:, ::-1], axis=0)
-    )
+    sizes = (np.unique(pairs, axis=0) for pairs in (there.sizes, back.sizes[:, ::-1]))
+    np.testing.assert_array_equal(*sizes)
     for bucket, mirror in ((there.student, back.teacher), (there.teacher, back.student)):
         assert len({*zip(bucket.tolist(), mirror.tolist(), strict=True)}) == len({*bucket.tolist()})
     space, word = llama.token_id("▁"), llama.token_id("▁x")  # no dummy prefix before pieces
@@ -244,9 +235,8 @@ def test_components_that_are_too_large_are_no_buckets(tokenizers):
     assert cut.dissolved == np.count_nonzero(whole.sizes[:, 0] > 1) == whole.count - cut.count
     assert cut.sizes[:, 0].tolist() == [1] * cut.count
     whole.check()
-    with pytest.raises(
-        BucketError, match=f"max_size=1 of the student's, the largest {cut.largest} "
-    ):
+    words = f"max_size=1 of the student's, the largest {cut.largest} "
+    with pytest.raises(BucketError, match=words):
         cut.check()
     cut.check(least=0.1)
     for wrong in (0, -3):
@@ -361,10 +351,8 @@ def test_real_tokenizers_on_real_text():
     names = ("tinyllama", "mistral-v0.1", "gpt2", "t5-small", "bert-base-uncased")
     sides = {name: real_tokenizer(name) for name in names}
     tokens = {name: side.encode(texts) for name, side in sides.items()}
-    for student, teacher, covered in (
-        ("tinyllama", "mistral-v0.1", 0.985),
-        ("gpt2", "tinyllama", 0.895),
-    ):
+    covered_shares = {("tinyllama", "mistral-v0.1"): 0.985, ("gpt2", "tinyllama"): 0.895}
+    for (student, teacher), covered in covered_shares.items():
         made = vocagno.buckets(sides[student], sides[teacher])
         made.check()
         agreement = made.agreement(tokens[student], tokens[teacher])

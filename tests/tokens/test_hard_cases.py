@@ -3,8 +3,9 @@
 Texts go through all ordered pairs of the tokenizers trained here (spans cover them, only
 lone dummy prefixes are empty, the mapping is the oracle's); what a case is about is told by hand.
 
-Cases that are not about a text are elsewhere: 5 and 26 in `test_tokenizer_checks.py`, 28 in
-`models/test_losses.py`, 29 and 30 in `alignment`, 31 in `training/test_main.py`.
+Other cases are elsewhere: 5 and 26 in `test_tokenizer_checks.py`, 22, 29 and 30 in `alignment`,
+24 (offsets that are trimmed, prefix spaces) in `test_token_spans.py`, 25 (words in place of texts)
+in `test_id_texts.py`, 28 in `models/test_losses.py`, 31 in `training/test_main.py`.
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import pairs
 import vocagno
 from chaos import repeats
-from families import FAMILIES
+from drawn_spans import row_boundaries
 from vocagno import Reason, SpanError, TokenSpans
 
 
@@ -63,24 +64,19 @@ def test_03_specials_in_the_middle_of_a_packed_row():
     student, teacher = STUDENT + specials + STUDENT, TEACHER + specials + TEACHER
     with pytest.raises(SpanError, match="row 0, token 8"):
         vocagno.align(student, teacher)
-    mapping = vocagno.align(
-        student, teacher, student_cu_seqlens=[0, 4, 8], teacher_cu_seqlens=[0, 7, 14]
-    )
+    mapping = vocagno.align(student, teacher, **row_boundaries([0, 4, 8], [0, 7, 14]))
     second = [[first + 8, stop + 8] for first, stop in EXPECTED]
     assert mapping.tolist() == [*EXPECTED, [-1, -1], [-1, -1], *second]
 
 
 def test_04_bos_on_one_side_only(tokenizers):
-    aligned = vocagno.align_text(
-        tokenizers["llama"], tokenizers["byte-level"], "one two", special_tokens=True
-    )
+    sides = tokenizers["llama"], tokenizers["byte-level"]
+    aligned = vocagno.align_text(*sides, "one two", special_tokens=True)
     assert aligned.student.tokens[0] == "<s>"
     assert aligned.reasons[0] == Reason.SPECIAL
     with_text = aligned.student.spans[:, 0] < aligned.student.spans[:, 1]
     assert (aligned.reasons[with_text] == Reason.MAPPED).all()
-    other = vocagno.align_text(
-        tokenizers["byte-level"], tokenizers["llama"], "one two", special_tokens=True
-    )
+    other = vocagno.align_text(*sides[::-1], "one two", special_tokens=True)
     assert (other.mapping[:, 0] >= 1).all()  # no token gets the teacher's BOS
 
 
@@ -206,10 +202,8 @@ def test_20_digits_apart_or_together(everywhere):
     losses = np.array([0.5, 2.0, 1.0])
     assert vocagno.align(apart, together).tolist() == [[0, 1]] * 3
     mapping = vocagno.align(together, apart)
-    reduced = {
-        how: float(vocagno.reduce(losses, mapping, how)[0]) for how in ("max", "mean", "sum")
-    }
-    assert reduced == {"max": 2.0, "mean": float(np.float32(3.5 / 3)), "sum": 3.5}
+    reduced = [float(vocagno.reduce(losses, mapping, how)[0]) for how in ("max", "mean", "sum")]
+    assert reduced == [2.0, float(np.float32(3.5 / 3)), 3.5]
 
 
 def test_21_long_tokens_over_many():
@@ -229,37 +223,12 @@ def test_a_megabyte_of_one_character(families, character):
         pairs.check_pair(families["llama"], families[name], [text])
 
 
-def test_22_each_side_cut_by_its_own_limit():
-    """What the teacher did not read is TRUNCATED, not special and no hole."""
-    student = np.array([[i, i + 1] for i in range(10)])
-    teacher = np.array([[0, 3], [3, 7]])
-    mapping = vocagno.align(student, teacher)
-    reasons = vocagno.unmapped_reasons(student, teacher, mapping)
-    assert reasons.tolist() == [Reason.MAPPED] * 7 + [Reason.TRUNCATED] * 3
-
-
 def test_23_a_cut_inside_a_character(families):
     """Ids cut inside a character have no text; nothing is made of them."""
     spans = families["byte-level"]
     ids = spans.encode(["\U0001f60a"]).ids[:-1]
     with pytest.raises(vocagno.TokenizerError, match="cut inside a character"):
         spans.decode(ids)
-
-
-def test_24_trimmed_offsets_and_prefix_spaces(families):
-    for name in ("byte-level-trimmed", "byte-level-prefix-space"):
-        assert len(pairs.by_offsets(families[name], ["one  two"]).ids)
-    texts = ["  one   two  ", " x", "a \n b", "\n  \n"]
-    for name in FAMILIES:
-        tokens = families[name].encode(texts)
-        closed = pairs.by_offsets(families[name], texts)
-        pairs.check_side(families[name], closed, texts)
-        pairs.check_both_ways(tokens, closed, texts)
-
-
-def test_25_pretokenized_words_are_refused(families):
-    with pytest.raises(TypeError, match=r"texts\[0\]: expected a string, got list"):
-        families["llama"].encode([["pre", "tokenized"]])
 
 
 @pytest.mark.parametrize("text", ["0 1 " * 150, "\\frac{a}{b} " * 60, "the line\n" * 1_000])

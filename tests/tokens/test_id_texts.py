@@ -88,6 +88,7 @@ def test_arrays_of_strings(spans, tokens):
         spans.encode(pd.Series(["a", None]))
     with pytest.raises(TypeError, match="expected a list of strings, got one string"):
         spans.encode(pa.scalar("a"))
-    with pytest.raises(TypeError, match=r"texts\[0\]: expected a string, got bytes"):
-        spans.encode([b"a"])
+    for text, kind in ((b"a", "bytes"), (["pre", "tokenized"], "list")):
+        with pytest.raises(TypeError, match=rf"texts\[0\]: expected a string, got {kind}"):
+            spans.encode([text])
     assert spans.from_ids(tokens.ids, tokens.cu_seqlens, texts=pa.array(STRINGS)).proved.all()

@@ -36,9 +36,8 @@ def test_every_token_is_drawn_once(drawn):
 def test_nothing_in_a_text_becomes_markup():
     evil = "<script>alert('&')</script>\"><img src=x>"
     drawn = passage(evil, cut(evil, evil), cut(evil, evil))
-    html = render_page(
-        title=evil, introduction=evil, summary_rows=[{evil: evil, "b": evil}], passages=[drawn]
-    )
+    head = {"title": evil, "introduction": evil, "summary_rows": [{evil: evil, "b": evil}]}
+    html = render_page(**head, passages=[drawn])
     assert "<script" not in html
     assert "<img" not in html
     assert "&lt;" in html

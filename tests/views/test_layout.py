@@ -45,9 +45,8 @@ def test_tokens_and_lines_of_each_layout(drawn, name):
 
 def test_blocks_end_where_both_tokenizers_cut():
     text = "one two\nthree"
-    drawn = passage(
-        text, cut(text, "on", "e", " two", "\n", "three"), cut(text, "one", " two", "\nthr", "ee")
-    )
+    pieces = ["on", "e", " two", "\n", "three"], ["one", " two", "\nthr", "ee"]
+    drawn = passage(text, *(cut(text, *side) for side in pieces))
     blocks = list(in_rows(drawn, widths(drawn)))
     sizes = [(len(block.student), len(block.teacher)) for block in blocks]
     assert sizes == [(2, 1), (1, 1), (2, 2)]

@@ -37,9 +37,8 @@ def test_losses_of_both_sides_are_of_the_same_bytes():
         [kind(text="", start=start, end=end, nll=nll) for start, end, nll in side]
         for kind, side in ((StudentToken, student), (Token, teacher))
     ]
-    shown = Passage(
-        title="", text="abcdef", student=both[0], teacher=both[1], mapping=[(-1, -1)] * 6
-    )
+    sides = dict(zip(("student", "teacher"), both, strict=True))
+    shown = Passage(title="", text="abcdef", **sides, mapping=[(-1, -1)] * 6)
     guided = GuidedText("small", "large", GuidanceConfig(top_fraction=0.4), shown)
     assert guided.nats_per_byte == (3.5 / 4, 3.0 / 4)
     assert guided.as_dict()["nats_per_byte"] == {"student": 0.875, "teacher": 0.75}
@@ -72,9 +71,8 @@ def test_every_text_can_be_shown(tokenizers, student):
     from vocagno.views.terminal import terminal_lines
 
     for text in HARD_TEXTS:
-        aligned = align_text(
-            tokenizers[student], tokenizers["byte-level"], text, special_tokens=True
-        )
+        sides = tokenizers[student], tokenizers["byte-level"]
+        aligned = align_text(*sides, text, special_tokens=True)
         assert sum(aligned.counts.values()) == len(aligned.mapping)
         for html in (aligned.html(), aligned._repr_html_()):
             for side in ("student", "teacher"):
@@ -128,44 +126,28 @@ def guided(
     student = [StudentToken(text="<s>", start=0, end=0, weight=0.0, reason="special")]
     for at, (name, weight) in enumerate(zip("abcd", weights, strict=False)):
         nll, teacher_loss = LOSSES.get(name, (4.0, None))
-        student.append(
-            StudentToken(
-                text=name,
-                start=at,
-                end=at + 1,
-                nll=nll,
-                teacher_loss=teacher_loss,
-                weight=weight,
-                reason=reasons.get(name, "mapped" if teacher_loss else "unscored"),
-                unit_excess=groups.get(name),
-                neighbours_loss=heard.get(name),
-            )
-        )
-    student.append(
-        StudentToken(text="</s>", start=4, end=4, nll=5.0, weight=weights[-1], reason="special")
-    )
+        reason = reasons.get(name, "mapped" if teacher_loss else "unscored")
+        losses = {"nll": nll, "teacher_loss": teacher_loss, "neighbours_loss": heard.get(name)}
+        choice = {"unit_excess": groups.get(name), "weight": weight, "reason": reason}
+        student.append(StudentToken(text=name, start=at, end=at + 1, **losses, **choice))
+    end = {"nll": 5.0, "weight": weights[-1], "reason": "special"}
+    student.append(StudentToken(text="</s>", start=4, end=4, **end))
     starts = [*map("abcd".index, teacher_starts), 4]
     teacher = [
         Token(text="abcd"[at:end], start=at, end=end, nll=LOSSES.get("abcd"[at], (0, None))[1])
         for at, end in pairwise(starts)
     ]
     owners = [bisect(starts, at) - 1 for at in range(4)]
-    passage = Passage(
-        title="",
-        text="abcd",
-        student=student,
-        teacher=teacher,
-        threshold=threshold,
-        mapping=[(-1, -1), *((owner, owner + 1) for owner in owners), (-1, -1)],
-    )
+    mapping = [(-1, -1), *((owner, owner + 1) for owner in owners), (-1, -1)]
+    sides = {"student": student, "teacher": teacher}
+    passage = Passage(title="", text="abcd", **sides, threshold=threshold, mapping=mapping)
     return GuidedText("s", "t", guidance, add_verdicts(passage, guidance))
 
 
 def table(renderable, width=100):
     """The lines of the terminal."""
-    console = pytest.importorskip("rich.console").Console(
-        width=width, file=io.StringIO(), highlight=False
-    )
+    rich = pytest.importorskip("rich.console")
+    console = rich.Console(width=width, file=io.StringIO(), highlight=False)
     console.print(renderable)
     lines = console.file.getvalue().splitlines()
     assert all(len(line) <= width for line in lines)
@@ -174,39 +156,34 @@ def table(renderable, width=100):
 
 THRESHOLD = {"top_fraction": None, "max_threshold": -1.0}
 MATCHING = {"top_fraction": None, "teacher_starts": "abd"}
-INCLUDED = ["included"] * 2
+OF_TOKENS = {"top_fraction": None, "unit": "token"}
+DISTILLING = {"method": "distill", "window_max_loss": 2.75}
+LINE = {"window": "line", "window_max_loss": 2.75}
+
+
+def case(weights, whys, heard=None, **options):
+    """A rule of these options, its weights of a, b, c, d and `</s>`, the losses that it hears of
+    lines, and why. The last two do not compete, and are included unless told."""
+    reasons = whys.split(", ")
+    return weights, options, heard or {}, reasons + ["included"] * (5 - len(reasons))
+
+
 CASES = {
-    "quota": ([0, 0, 1, 1, 1], {}, {}, ["below", "below", "top", *INCLUDED]),
-    "threshold": ([0, 1, 1, 1, 1], THRESHOLD, {}, ["below", "reaches", "reaches", *INCLUDED]),
-    "mean of a threshold": (
-        [0, 1, 1, 0, 1],
-        {**THRESHOLD, "unmapped": "mean"},
-        {},
-        ["below", "reaches", "reaches", "below", "reaches"],
+    "quota": case([0, 0, 1, 1, 1], "below, below, top"),
+    "threshold": case([0, 1, 1, 1, 1], "below, reaches, reaches", **THRESHOLD),
+    "mean of a threshold": case(
+        [0, 1, 1, 0, 1], "below, reaches, reaches, below, reaches", **THRESHOLD, unmapped="mean"
     ),
-    "noise of a line": (
-        [0, 1, 1, 1, 1],
-        {"top_fraction": None, "unit": "token", "window": "line", "window_max_loss": 2.75},
-        {"a": 3.0, "b": 2.75},  # above the limit, not at it
-        ["noise", "not noise", "not noise", *INCLUDED],
+    # One loss is above the limit, the other at it.
+    "noise of a line": case(
+        [0, 1, 1, 1, 1], "noise, not noise, not noise", {"a": 3.0, "b": 2.75}, **OF_TOKENS, **LINE
     ),
-    "noise and a threshold": (
-        [0, 0, 1, 1, 1],
-        {**THRESHOLD, "window": "line", "window_max_loss": 2.75},
-        {"b": 3.0},
-        ["below", "noise", "reaches", *INCLUDED],
+    "noise and a threshold": case(
+        [0, 0, 1, 1, 1], "below, noise, reaches", {"b": 3.0}, **THRESHOLD, **LINE
     ),
-    "towards likelihoods": (
-        [1, 1, 1, 1, 1],
-        {**MATCHING, "method": "alm"},
-        {},
-        ["behind", "behind", "ahead", *INCLUDED],
-    ),
-    "towards distributions": (
-        [1, 0, 1, 1, 1],
-        {**MATCHING, "method": "distill", "window_max_loss": 2.75},
-        {"b": 3.0},
-        ["start", "noise", "no start", *INCLUDED],
+    "towards likelihoods": case([1, 1, 1, 1, 1], "behind, behind, ahead", **MATCHING, method="alm"),
+    "towards distributions": case(
+        [1, 0, 1, 1, 1], "start, noise, no start", {"b": 3.0}, **MATCHING, **DISTILLING
     ),
 }
 
@@ -240,20 +217,12 @@ def test_a_verdict_is_one_word(weights, options, heard, whys):
 def test_counts_threshold_and_rule_are_said():
     guided_text = guided([0, 1, 1, 1, 1], -1.0, **THRESHOLD)
     assert guided_text.threshold == -1
-    assert guided_text.counts == {
-        "tokens": 6,
-        "predicted": 5,
-        "kept": 4,
-        "competing": 3,
-        "reaches": 2,
-        "below": 1,
-        "included": 2,
-        "excluded": 0,
-    }
-    assert guided_text.summary() == (
-        "4 of 5 predicted tokens are kept. Verdicts: reaches 2, below 1, included 2. "
-        "Threshold: -1.000 nats."
-    )
+    counts = {"tokens": 6, "predicted": 5, "kept": 4, "competing": 3}
+    verdicts = {"reaches": 2, "below": 1, "included": 2, "excluded": 0}
+    assert guided_text.counts == counts | verdicts
+    kept = "4 of 5 predicted tokens are kept."
+    verdicts_said = "Verdicts: reaches 2, below 1, included 2. Threshold: -1.000 nats."
+    assert guided_text.summary() == f"{kept} {verdicts_said}"
     rule = {"aggregation": "max", "unmapped": "include", "max_threshold": -1}
     assert guided_text.as_dict()["guidance"] == {"top_fraction": None, **rule}
     assert "Rule: aggregation max, unmapped include, max_threshold -1.0." in guided_text.html()
@@ -261,15 +230,9 @@ def test_counts_threshold_and_rule_are_said():
 
 def test_a_page_shows_the_losses_of_groups():
     """b and c are a group: (2 + 3 - 5.5) / 2 nats a token; d is in one that is cut."""
-    guided_text = guided(
-        [0, 1, 1, 0, 0],
-        -1.0,
-        unit="group",
-        unmapped="exclude",
-        **THRESHOLD,
-        groups={"a": -2.5, "b": -0.25, "c": -0.25},
-        reasons={"d": "partial"},
-    )
+    of_groups = {"groups": {"a": -2.5, "b": -0.25, "c": -0.25}, "reasons": {"d": "partial"}}
+    rule = {"unit": "group", "unmapped": "exclude", **THRESHOLD}
+    guided_text = guided([0, 1, 1, 0, 0], -1.0, **rule, **of_groups)
     tokens = guided_text.as_dict()["tokens"]
     assert [token["why"] for token in tokens[1:]] == ["below", *["reaches"] * 2, *["excluded"] * 2]
     assert [token["excess"] for token in tokens] == [None, -2.5, -0.25, -0.25, None, None]
