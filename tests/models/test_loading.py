@@ -97,6 +97,12 @@ def test_a_bos_that_only_the_settings_of_the_tokenizer_ask_for_is_read(
         assert [prefix(**place) for place in (*places, other)] == [bos, bos, ()]
         assert prefix(**places[0], bos="b") == (tokenizer.token_to_id("b"),)
         assert prefix(**places[0], bos="") == ()
+        with pytest.warns(UserWarning, match="asks for '<s>' before every document"):
+            own_tokenizers.tokenizer_of_student(
+                StudentConfig(
+                    **places[1], eos="<|endoftext|>", architecture={"model_type": "llama"}
+                )
+            )
     with monkeypatch.context() as patch:  # a name on the hub
         patch.setattr("transformers.utils.cached_file", lambda name, file, **_: tmp_path / file)
         assert prefix(tokenizer="an/organization") == bos
@@ -111,6 +117,18 @@ def test_a_bos_that_only_the_settings_of_the_tokenizer_ask_for_is_read(
     settings.write_text("{")
     with pytest.raises(ConfigError, match=r"tokenizer_config\.json: not the settings of"):
         prefix(**places[0])
+
+
+def test_a_bos_that_the_tokenizer_does_not_put_is_refused(tmp_path, tokenizers):
+    tokenizer = Tokenizer.from_str(tokenizers["llama"].to_str())
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    spans = TokenSpans(tmp_path)
+    name = tokenizer.id_to_token(spans.prefix_ids[0])
+    config = {"tokenizer": str(tmp_path / "tokenizer.json")}
+    assert own_tokenizers.teacher_prefix(TeacherConfig(**config, bos=name), spans)
+    for bos in ("", "e"):
+        with pytest.raises(ConfigError, match=r"teacher.bos: .* puts other ids before every"):
+            own_tokenizers.teacher_prefix(TeacherConfig(**config, bos=bos), spans)
 
 
 def test_a_tokenizer_with_fewer_merges_is_another(tokenizers, tmp_path):
@@ -138,9 +156,8 @@ def test_a_teacher_whose_frequencies_depend_on_the_batch_is_refused(tmp_path):
     """The losses of a text beyond the original context of Phi-3 change those of its batch."""
     factors = {"short_factor": [1.0] * 48, "long_factor": [4.0] * 48}
     sizes = {"original_max_position_embeddings": 64, "max_position_embeddings": 256}
-    transformers.Phi3Config(**sizes, rope_scaling={"type": "longrope", **factors}).save_pretrained(
-        tmp_path
-    )
+    scaling = {"type": "longrope", **factors}
+    transformers.Phi3Config(**sizes, rope_scaling=scaling).save_pretrained(tmp_path)
     loading.check_context(TeacherConfig(model=str(tmp_path), context=64))
     with pytest.raises(ConfigError, match=r"teacher.context: 65 tokens, .* to at most 64$"):
         loading.check_context(TeacherConfig(model=str(tmp_path), context=65))

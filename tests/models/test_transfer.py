@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 
 from packaging.version import Version
 from tokenizers import pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from architectures import tiny_config
 from families import FAMILIES, TEXTS
@@ -44,10 +44,8 @@ def test_the_same_vocabulary_gives_the_same_model(sides, tied):
     model = tiny_llama(old.vocabulary_size + 16, tie_word_embeddings=tied)
     text = TEXTS[0]
     before = logits_of(model, old, text)[:, : old.vocabulary_size]
-    special = {
-        index: index for index in np.flatnonzero(old.is_special(np.arange(old.vocabulary_size)))
-    }
-    counts = transfer_(model, old, old, special)
+    special = np.flatnonzero(old.is_special(np.arange(old.vocabulary_size)))
+    counts = transfer_(model, old, old, dict(zip(special, special, strict=True)))
     assert torch.equal(logits_of(model, old, text), before)
     assert model.config.vocab_size == old.vocabulary_size
     assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
@@ -62,10 +60,8 @@ def test_rows_are_means_of_the_rows_that_spell_them(sides, tied):
     old, new = sides[OLD], sides[NEW]
     model = tiny_llama(old.vocabulary_size, tie_word_embeddings=tied)
     model.lm_head.bias = torch.nn.Parameter(torch.arange(old.vocabulary_size).float())
-    matrices = [
-        weight.detach().clone()
-        for weight in (model.model.embed_tokens.weight, model.lm_head.weight)
-    ]
+    before = model.model.embed_tokens.weight, model.lm_head.weight
+    matrices = [weight.detach().clone() for weight in before]
     bias = model.lm_head.bias.detach().clone()
     end = old.token_id("</s>")
     counts = transfer_(model, old, new, {new.token_id("<|end|>") or 0: end})
@@ -117,25 +113,23 @@ def test_a_tokenizer_with_more_ids_than_rows_is_not_the_model_s(sides):
         transfer_(tiny_llama(50), sides[OLD], sides[NEW], {})
 
 
+def write_settings(folder, **settings):
+    """The settings of a tokenizer, of which nothing is taken from its tokenizer.json."""
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A model with a chat template, and with an end of text and of a turn in its configurations."""
     (tmp_path / "old").mkdir()
-    tokenizer = FAMILIES[OLD]()
-    save_llama(tmp_path / "old", tokenizer, eos_token_id=2, unk_token_id=0)
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": "</s>",
-        "chat_template": "{{ messages[0].content }}</s>",
-    }
-    (tmp_path / "old" / "tokenizer_config.json").write_text(json.dumps(settings))
+    old = save_llama(tmp_path / "old", FAMILIES[OLD](), eos_token_id=2, unk_token_id=0)
+    write_settings(old, eos_token="</s>", chat_template="{{ messages[0].content }}</s>")
     FAMILIES[NEW]().save(str(tmp_path / "new.json"))
     return tmp_path
 
 
 def test_the_folder_loads_and_says_what_it_was_made_from(folder, cli, corpus):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     new = TokenSpans(folder / "new.json")
     end = next(token for token in new.vocabulary() if new.is_special([new.token_id(token)])[0])
     words = folder / "old", folder / "new.json", "--eos", end, "--text", corpus
@@ -151,9 +145,8 @@ def test_the_folder_loads_and_says_what_it_was_made_from(folder, cli, corpus):
     assert torch.equal(row, old.model.embed_tokens.weight[2])  # the end of the old texts
     assert 0.5 < result["nats_per_byte"] / result["nats_per_byte_before"] < 2
     assert "are means of the rows" in (folder / "made" / "README.md").read_text()
-    assert sum(result[f"{kind}_rows"] for kind in ("copied", "composed", "special", "mean")) == (
-        new.vocabulary_size
-    )
+    rows = [result[f"{kind}_rows"] for kind in ("copied", "composed", "special", "mean")]
+    assert sum(rows) == new.vocabulary_size
     # A run takes it as it is.
     run = ["--student.model", folder / "made", "--data.train", corpus, "--train.steps", 1]
     cli("train", *run, "--guidance.method", "cpt", "--data.seq_len", 16, "--output", folder / "run")
@@ -174,8 +167,6 @@ def test_what_cannot_be_transferred_is_refused_and_nothing_is_written(folder, cl
 
 
 def test_a_chat_template_goes_with_its_tokens_alone(folder, cli):
-    from transformers import AutoTokenizer
-
     end = TokenSpans(folder / "new.json").token(0) or ""
     words = "transfer", folder / "old", folder / "new.json", "--eos", end
     stderr = cli(*words, "--out", folder / "without").err
@@ -188,17 +179,13 @@ def test_a_chat_template_goes_with_its_tokens_alone(folder, cli):
 
 def test_ends_of_a_text_and_of_a_turn_stay_ends(tmp_path, cli, capsys):
     """Of a chat model; and ids that name other tokens of the old vocabulary do not stay."""
-    from transformers import AutoModelForCausalLM
-
     sides = FAMILIES["byte-level"](), FAMILIES["byte-level-nfc"]()
     for name, tokenizer in zip(("old", "new"), sides, strict=True):
         (tmp_path / name).mkdir()
         tokenizer.add_tokens(["more"] if name == "new" else [])  # other ids
         tokenizer.add_special_tokens(["<|im_end|>"])
         tokenizer.save(str(tmp_path / name / "tokenizer.json"))
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}
-        settings["pad_token"] = "<|endoftext|>"
-        (tmp_path / name / "tokenizer_config.json").write_text(json.dumps(settings))
+        write_settings(tmp_path / name, eos_token="<|endoftext|>", pad_token="<|endoftext|>")
     old_ids, ids = (
         [tokenizer.token_to_id(end) for end in ("<|endoftext|>", "<|im_end|>")]
         for tokenizer in sides
@@ -218,14 +205,11 @@ def test_ends_of_a_text_and_of_a_turn_stay_ends(tmp_path, cli, capsys):
 
 
 def test_an_end_that_only_the_configuration_names_keeps_its_row(tmp_path, cli):
-    from transformers import AutoModelForCausalLM
-
     old, new = FAMILIES[OLD](), FAMILIES[NEW]()
     for eos, name in ((2, "named"), (None, "unnamed")):
         folder = tmp_path / name
         save_llama(folder, old, eos_token_id=eos)
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast"}  # and no name of an end
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        write_settings(folder)  # and no name of an end
         new.save(str(tmp_path / "new.json"))
         words = "transfer", folder, tmp_path / "new.json", "--eos", "<|endoftext|>"
         stderr = cli(*words, "--out", tmp_path / f"{name}-made").err
@@ -251,14 +235,29 @@ def test_ids_that_a_configuration_has_by_default_are_nobodys_counterparts(sides)
         assert [special[ids[token]] for token in ids] == list(ids.values())  # by their names
 
 
+def test_the_end_of_a_text_shares_its_row_with_no_other_token(folder, cli):
+    """The old tokenizer has one token for all roles, and puts none before a text."""
+    write_settings(folder / "old", eos_token="</s>", bos_token="</s>", pad_token="</s>")
+    new = FAMILIES["llama"]()
+    new.save(str(folder / "new.json"))
+    (folder / "made.tmp").mkdir()
+    (folder / "made.tmp" / "chat_template.jinja").write_text("of a killed command")
+    words = folder / "old", folder / "new.json", "--eos", "</s>", "--out", folder / "made"
+    cli.json("transfer", *words)
+    assert not (folder / "made" / "chat_template.jinja").exists()
+    model = AutoModelForCausalLM.from_pretrained(folder / "made")
+    first = new.encode("e").ids[0]  # its BOS
+    assert model.config.bos_token_id == first
+    rows = model.get_output_embeddings().weight
+    assert not torch.equal(rows[first], rows[new.token_to_id("</s>")])
+
+
 @pytest.mark.parametrize("kind", ["gemma3n_text", "rwkv"])
 def test_models_whose_weights_would_not_be_right_are_refused(sides, kind):
     """Gemma 3n has a second table of rows, of another length. RWKV divides its layers in place."""
     size = sides[OLD].vocabulary_size
     field = {"vocab_size_per_layer_input": size} if kind == "gemma3n_text" else {"rescale_every": 2}
-    model = transformers.AutoModelForCausalLM.from_config(
-        tiny_config(kind, vocab_size=size + 16, **field)
-    )
+    model = AutoModelForCausalLM.from_config(tiny_config(kind, vocab_size=size + 16, **field))
     words = {"gemma3n_text": "embed_tokens_per_layer.weight has a row for each", "rwkv": "rescale_"}
     with pytest.raises(ConfigError, match=words[kind]):
         transfer_(model, sides[OLD], sides[NEW], {})
@@ -320,8 +319,6 @@ def test_a_tokenizer_beside_a_gguf_file_must_be_its_own(tmp_path, cli):
 
 
 def test_a_gguf_file_becomes_a_folder(tmp_path, cli, monkeypatch):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     tokenizer = FAMILIES["byte-level"]()
     size = tokenizer.get_vocab_size()
     write_gguf(tmp_path / "m.gguf", size, tokenizer=tokenizer)

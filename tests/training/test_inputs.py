@@ -1,5 +1,6 @@
 """What a run needs before its first step is built once."""
 
+import re
 from collections import Counter
 from types import SimpleNamespace
 
@@ -147,9 +148,31 @@ def test_a_run_that_stopped_before_its_first_checkpoint_begins_again(
     student = {"model": str(same_vocabulary_model), "architecture": None, "tokenizer": None}
     data = {"validation": str(corpus)}
     assert train_here(config(student=student, data=data, train={"steps": 2})) == 0
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    log = tmp_path / "run" / "metrics.jsonl"
+    lines = log.read_text().splitlines()
     assert [line.count('{"step": 0,') for line in lines].count(1) == 1
     assert (tmp_path / "run" / "report.html").is_file()
+    log.write_bytes(log.read_bytes().removesuffix(b"\n"))  # as a kill may leave it
+    MetricsLog(log, 2).write({"step": 3})
+    assert log.read_text().splitlines() == [*lines, '{"step": 3}']
+
+
+@pytest.mark.slow
+def test_a_run_warns_of_padding_and_of_held_out_text_that_it_reads(
+    tmp_path, config, same_vocabulary_model, capsys
+):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number, text in enumerate(TEXTS):
+        write_corpus(folder / f"{number:02d}.jsonl", [text])
+    data = {"train": str(folder), "validation": str(folder), "seq_len": 256}
+    teacher = {"mode": "live", "model": str(same_vocabulary_model), "context": 64}
+    options = {"guidance": {"method": "kld"}, "train": {"steps": 1}}
+    with pytest.warns(UserWarning, match=r"^teacher.context: without effect here"):
+        assert train_here(config(data=data, teacher=teacher, **options)) == 0
+    stderr = capsys.readouterr().err
+    for words in ("of the rows of .* is padding", "have the text of data.train"):
+        assert re.search(words, stderr)
 
 
 def test_corpora_scored_with_and_without_sampling_do_not_train_together(tmp_path):

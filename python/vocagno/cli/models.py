@@ -4,6 +4,7 @@ import sys
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from vocagno.config.arguments import CORPUS
@@ -144,8 +145,12 @@ def _new_tokenizer(name: str, eos: str | None) -> Any:
 
     with naming("tokenizer"):
         if Path(name).is_file():
-            definition = TokenSpans.from_pretrained(name).tokenizer_copy()
-            tokenizer = PreTrainedTokenizerFast(tokenizer_object=definition)
+            spans = TokenSpans.from_pretrained(name)
+            definition = spans.tokenizer_copy()
+            # Its BOS has no name in a bare file, but begins every text.
+            prefix = [definition.id_to_token(index) for index in spans.prefix_ids]
+            bos = prefix[0] if len(prefix) == 1 else None
+            tokenizer = PreTrainedTokenizerFast(tokenizer_object=definition, bos_token=bos)
         else:
             tokenizer = AutoTokenizer.from_pretrained(name)
     if eos is not None or tokenizer.eos_token is None:  # a bare tokenizer.json declares none
@@ -241,9 +246,10 @@ def _write(model: Any, tokenizer: Any, folder: Path, card: str) -> None:
     """Writes a folder that `from_pretrained` reads, all of it or nothing."""
     from vocagno.training.checkpoint import publish_folder, written_whole
 
-    temporary = folder.with_name(f"{folder.name}.tmp")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(temporary):
+    # A folder of its own: one that is there may hold what a killed command left, or a user's files.
+    temporary = Path(mkdtemp(prefix=f"{folder.name}.", suffix=".tmp", dir=folder.parent))
+    with written_whole(temporary, str(folder)):
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
         (temporary / "README.md").write_text(f"# {folder.name}\n\n{card}\n", encoding="utf-8")

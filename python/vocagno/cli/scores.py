@@ -7,7 +7,7 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vocagno.config.arguments import CORPUS, TOKENIZER
+from vocagno.config.arguments import CORPUS, TOKENIZER, add_max_refused
 from vocagno.errors import InputError, require
 from vocagno.system.hub import HubRepository
 from vocagno.system.progress import (
@@ -105,6 +105,7 @@ def add_import(parser: Any) -> None:
 def add_finish(parser: Any) -> None:
     """Write the manifest of a store whose parts were made by `vocagno score --shards I/N`."""
     parser.add_argument("store", type=Path, help="The folder in which all parts were made.")
+    add_max_refused(parser)
 
 
 def _add_store(parser: Any) -> None:
@@ -335,11 +336,16 @@ def import_(options: Any) -> dict[str, Any]:
 def finish(options: Any) -> dict[str, Any]:
     """Writes the manifest. Returns the counts of the finished store."""
     from vocagno.data.store.building import finish_parts
-    from vocagno.data.store.format import REFUSED, say_omitted
+    from vocagno.data.store.format import REFUSED, RefusalLimit, say_omitted
     from vocagno.teacher.score_store import SCORES, ScoreStore
+    from vocagno.teacher.scoring import check_has_losses
 
     finish_parts(options.store, SCORES)
     store = ScoreStore(options.store)
+    # No part saw the whole store.
+    refused = store.manifest.count(REFUSED)
+    RefusalLimit(store.folder, len(store), options.max_refused).check(refused)
+    check_has_losses(store, "its text")
     say_omitted(store.folder, len(store), store.manifest.count(REFUSED))
     return _counts(store)
 

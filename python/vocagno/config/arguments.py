@@ -153,13 +153,24 @@ def add_cache_and_max_refused(parser: Any) -> None:
     """Adds `--cache` and `--max_refused`, by default those of a run."""
     from vocagno.config.options import DataConfig
 
-    help_texts = {
-        "cache": "folder of the cache",
-        "max_refused": "share of the documents that may be omitted (data.max_refused)",
-    }
-    for name, text in help_texts.items():
-        field = DataConfig.__dataclass_fields__[name]
-        parser.add_argument(f"--{name}", type=field.type, default=field.default, help=text)
+    field = DataConfig.__dataclass_fields__["cache"]
+    parser.add_argument(
+        "--cache", type=field.type, default=field.default, help="folder of the cache"
+    )
+    add_max_refused(parser)
+
+
+def add_max_refused(parser: Any) -> None:
+    """Adds `--max_refused`, by default that of a run."""
+    from vocagno.config.options import DataConfig
+
+    field = DataConfig.__dataclass_fields__["max_refused"]
+    parser.add_argument(
+        "--max_refused",
+        type=field.type,
+        default=field.default,
+        help="share of the documents that may be omitted (data.max_refused)",
+    )
 
 
 def add_scoring_teacher(parser: Any) -> None:

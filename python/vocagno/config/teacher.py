@@ -44,8 +44,8 @@ class TeacherConfig:
     tokenizer: str | None = None
     """tokenizer.json, .json.gz or folder; default: that of `model`."""
     bos: str | None = None
-    """Token put before every document if the tokenizer puts none itself; default: the `bos_token`
-    of its tokenizer_config.json, if that sets `add_bos_token`. Empty: none."""
+    """Token put before every document by a tokenizer that puts none itself; default: the
+    `bos_token` of its tokenizer_config.json, if that sets `add_bos_token`. Empty: none."""
     mode: Literal["stored", "live"] = "stored"
     """stored: the teacher scores whole documents once, before training. live: it reads each piece
     of a row during training, in every epoch again."""
@@ -62,7 +62,8 @@ class TeacherConfig:
     dtype: Dtype = "auto"
     """Type of the weights; auto: bfloat16 on CUDA, float32 on CPU."""
     context: int = 2048
-    """Longest run of tokens given to the teacher at once."""
+    """Longest run of tokens given to the teacher at once. (`rho1` and `kld` with a live teacher read
+    rows of `data.seq_len` instead.)"""
     min_context: int = 0
     """In documents longer than `context`, tokens that every scored token has before it at least; 0
     stands for a quarter of `context`."""

@@ -54,7 +54,8 @@ def transfer_(
     the head is composed like its rows.
 
     Args:
-        model: a causal language model of transformers, in float32.
+        model: a causal language model of transformers, of any float type; rows are computed in
+            float32.
         old, new: the model's tokenizer and the new one.
         special_ids: the old id of new special tokens (`special_counterparts`).
     Raises: UnsupportedModelError for a model whose logits are not a product with its embedding or
@@ -190,6 +191,12 @@ def special_counterparts(
     """Maps each special token of a new tokenizer to the old id whose row it takes: that of the same
     role, else of the same name. Tokens with neither are omitted. Both tokenizers are transformers'.
 
+    An old token that has several roles gives its row to the new token of the first one in `ROLES`:
+    two tokens with one row would share the probability of one, so that a text of the model would
+    end in either. A BOS counts only if the old tokenizer puts it before a text: TinyLlama's with
+    the row of SmolLM2's, which begins turns of a chat, loses 0.955 nats a byte of mathematics, with
+    the mean of all rows 0.953.
+
     Args: config: the old model's. It names the end of a text where its tokenizer does not: a bare
         tokenizer.json.
     """
@@ -197,7 +204,9 @@ def special_counterparts(
     for role in ROLES:  # the end of a text first: its row is an output, too
         new_id = getattr(new_tokenizer, f"{role}_id", None)
         old_id = getattr(old_tokenizer, f"{role}_id", None)
-        if new_id is not None and old_id is not None:
+        if role == "bos_token" and old_tokenizer("a")["input_ids"][:1] != [old_id]:
+            continue
+        if new_id is not None and old_id is not None and old_id not in special.values():
             # A token may have several roles, as one that begins and ends a text; the first of
             # `ROLES` counts.
             special.setdefault(new_id, old_id)

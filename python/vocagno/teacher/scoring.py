@@ -243,10 +243,19 @@ def score_corpus(
         together: the processes that hold one teacher between them. All of them read every shard;
             the leading one writes it.
         part: the shards that this call makes, for `make_store`; None: all of them.
-    Raises: StoreError for a finished store in which no token has a loss, and what `make_store`
-        raises.
+    Raises: StoreError for a finished store in which no token has a loss, and for a `made_from` that
+        names another tokenizer or prefix than the teacher has; what `make_store` raises.
     """
-    teacher = cache(load)  # called for each shard, loaded with the first
+
+    @cache
+    def teacher() -> Teacher:  # called for each shard, loaded with the first
+        loaded = load()
+        reader = loaded.reader
+        has = {"tokenizer": reader.spans.fingerprint, "prefix": list(reader.prefix)}
+        for name, value in has.items():
+            if made_from.get(name, value) != value:
+                raise StoreError(f"{folder}: made_from names another {name} than the teacher has")
+        return loaded
 
     def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
         if together is not None:
@@ -268,11 +277,16 @@ def score_corpus(
     if together is not None:
         together.say(None)
     if part is None:
-        store = ScoreStore(folder)
-        if not any(np.isfinite(shard.nll.values).any() for shard in store.shards()):
-            raise StoreError(
-                f"{folder}: of the {store.num_tokens:,} tokens of {corpus.name} none has a loss; a "
-                "first token has none (without teacher.bos), nor has one whose loss is not finite: "
-                "use longer documents, or another teacher"
-            )
+        check_has_losses(ScoreStore(folder), corpus.name)
     return made
+
+
+def check_has_losses(store: ScoreStore, text: str) -> None:
+    """Checks that some token of a finished store has a loss. Args: text: its name, for the message.
+    Raises: StoreError if none has one."""
+    if not any(np.isfinite(shard.nll.values).any() for shard in store.shards()):
+        raise StoreError(
+            f"{store.folder}: of the {store.num_tokens:,} tokens of {text} none has a loss; a "
+            "first token has none (without teacher.bos), nor has one whose loss is not finite: "
+            "use longer documents, or another teacher"
+        )

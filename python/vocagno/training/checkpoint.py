@@ -63,7 +63,8 @@ class Checkpoints:
     def load(self, step: int) -> None:
         """Restores the state after a step.
 
-        Raises: StoreError if it is not what was saved, or was saved by another run.
+        Raises: StoreError if a file is missing or cannot be read, or if another run saved it;
+            values that have changed since are not noticed.
         """
         folder = self.folder / f"step_{step}"
         self._check_run(folder)
@@ -146,9 +147,11 @@ def _mute_tied_weights() -> Iterator[None]:
 
 
 @contextmanager
-def written_whole(folder: Path) -> Iterator[None]:
+def written_whole(folder: Path, final: str | None = None) -> Iterator[None]:
     """Removes a folder if the block that writes it fails.
 
+    Args: final: the name that the folder is to get, for the message; default: its own without the
+        last suffix.
     Raises: StoreError for the errors that torch's and safetensors' writers raise on a full disk.
     """
     from safetensors import SafetensorError
@@ -158,8 +161,8 @@ def written_whole(folder: Path) -> Iterator[None]:
     except (OSError, RuntimeError, SafetensorError) as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise StoreError(
-            f"{folder.with_suffix('')} could not be written ({error}); what was saved before is "
-            "as it was; make room and run again"
+            f"{final or folder.with_suffix('')} could not be written ({error}); what was saved "
+            "before is as it was; make room and run again"
         ) from error
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -216,7 +219,8 @@ class MetricsLog:
                 self.evaluated_step = entry["step"]
         if lines:
             with atomic_file(path) as file:
-                file.writelines(kept)
+                # A kill may have taken the end of the last line, which the next one would lengthen.
+                file.writelines(line.removesuffix(b"\n") + b"\n" for line in kept)
 
     def write(self, entry: dict[str, Any]) -> None:
         """Appends one line and closes the file, so that a killed run keeps it.

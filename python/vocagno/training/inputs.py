@@ -7,6 +7,7 @@ input. Every tokenizer is built once, and every identity of weights is computed 
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,6 +41,12 @@ from vocagno.tokens.token_spans import TokenSpans
 from vocagno.training.sample_pages import Sample, choose_samples
 from vocagno.training.validation import check_prompts
 
+_OF_TEXTS = {
+    name: getattr(TeacherConfig, name) for name in ("bos", "context", "min_context", "batching")
+}
+"""Options of a teacher that reads texts, with their defaults."""
+_MUCH_PADDING = 0.25
+"""The share of padding in the rows of a corpus above which a run warns."""
 _MANY_EPOCHS = 20
 """Epochs of a corpus above which a run warns; text gains little after four (arXiv 2305.16264)."""
 
@@ -148,6 +155,8 @@ def resolve(
     if show_progress:
         print(f"device: {device}; {_shares(config, rows.stores)}", file=sys.stderr)
         _warn_of_epochs(config, rows.stores)
+        _warn_of_padding(config, rows.stores)
+        _warn_of_known_text(rows.stores, validation)
         if config.guidance.warning:
             print(f"warning: {config.guidance.warning}", file=sys.stderr)
     check(_facts_of_rows(rows, validation))
@@ -244,6 +253,14 @@ def _teacher(
     if guidance.needs_teacher and options.model is not None and options.scores is None:
         if options.mode == "live" and guidance.needs_same_vocabulary:  # it reads whole rows
             check_context(options, config.data.seq_len, "data.seq_len")
+            unread = [name for name in _OF_TEXTS if getattr(options, name) != _OF_TEXTS[name]]
+            if unread:
+                warnings.warn(
+                    f"{', '.join(f'teacher.{name}' for name in unread)}: without effect here: "
+                    f"under guidance.method: {guidance.method} a live teacher reads the student's "
+                    "rows as they are",
+                    stacklevel=2,
+                )
         else:
             teacher.check()
     return teacher
@@ -443,6 +460,32 @@ def _warn_of_epochs(config: Config, stores: Mapping[str, RowStore]) -> None:
                 f"warning: data.train: the run reads {name} {epochs:,.0f} times, which has "
                 f"{store.num_tokens:,} tokens in {len(store):,} rows; is this the right file? "
                 "Give more text, or lower train.steps",
+                file=sys.stderr,
+            )
+
+
+def _warn_of_padding(config: Config, stores: Mapping[str, RowStore]) -> None:
+    """Prints a warning if a step would learn much less than its rows could hold."""
+    for name, store in stores.items():
+        share = 1 - store.num_tokens / (len(store) * config.data.seq_len)
+        if share > _MUCH_PADDING:
+            print(
+                f"warning: data.train: {share:.0%} of the rows of {name} is padding, because each "
+                "file, and each shard of one, ends in a padded row; join small files into one, or "
+                "lower data.seq_len",
+                file=sys.stderr,
+            )
+
+
+def _warn_of_known_text(stores: Mapping[str, RowStore], validation: Mapping[str, RowStore]) -> None:
+    """Prints a warning if held-out text is text that trains. Whole shards are compared, by hash."""
+    training_texts = {text for store in stores.values() for text in store.text_hashes}
+    for name, store in validation.items():
+        if shared := sum(text in training_texts for text in store.text_hashes):
+            print(
+                f"warning: data.validation: {shared} of {len(store.text_hashes)} shards of {name} "
+                "have the text of data.train, so the loss there is not of held-out text; hold "
+                "other documents out",
                 file=sys.stderr,
             )
 
