@@ -62,8 +62,8 @@ class TeacherConfig:
     dtype: Dtype = "auto"
     """Type of the weights; auto: bfloat16 on CUDA, float32 on CPU."""
     context: int = 2048
-    """Longest run of tokens given to the teacher at once. (`rho1` and `kld` with a live teacher read
-    rows of `data.seq_len` instead.)"""
+    """Longest run of tokens given to the teacher at once. `rho1` and `kld` with a live teacher read
+    rows of `data.seq_len` instead."""
     min_context: int = 0
     """In documents longer than `context`, tokens that every scored token has before it at least; 0
     stands for a quarter of `context`."""
