@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import operator
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,21 +112,17 @@ def test_every_form_holds_the_same_documents(tmp_path, monkeypatch, kind):
         assert again.hashes == [text_hash(text) for text in again.texts]
 
 
-@pytest.mark.parametrize("has_text", [False, True])
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_prompts_and_completions(tmp_path, kind, has_text):
-    """Also of records that have the whole text, too."""
+def test_prompts_and_completions(tmp_path, kind):
     pairs = [("Q: 1 + 1?\nA:", " 2"), ("", "no prompt"), ("é", "")]
     if kind == "jsonl":
         path = tmp_path / "p.jsonl"
-        records = [{"prompt": prompt, "completion": end} for prompt, end in pairs]
-        texts = [{"text": prompt + end} if has_text else {} for prompt, end in pairs]
-        path.write_text("\n".join(map(json.dumps, map(operator.or_, records, texts))))
+        lines = [json.dumps({"prompt": prompt, "completion": end}) for prompt, end in pairs]
+        path.write_text("\n".join(lines))
     else:
         path = tmp_path / "p.parquet"
         prompts, ends = zip(*pairs, strict=True)
-        texts = {"text": [prompt + end for prompt, end in pairs]} if has_text else {}
-        pq.write_table(pa.table({"prompt": prompts, "completion": ends} | texts), path)
+        pq.write_table(pa.table({"prompt": prompts, "completion": ends}), path)
     corpus = scan(path)
     documents = corpus.read_shard(corpus.shards[0])
     assert documents.texts == ["Q: 1 + 1?\nA: 2", "no prompt", "é"]
@@ -203,11 +198,6 @@ def test_hidden_files_are_skipped_and_links_are_read(tmp_path, capsys):
         ("x.jsonl", GOOD + b'{"text": 3}', "line 2: .*must be a string, got int"),
         ("x.jsonl", b'{"text": "\\ud800"}', "line 1: .*lone surrogate"),
         ("x.jsonl", b'{"prompt": ["a"], "completion": "b"}', "line 1: `prompt` must be a string, "),
-        (
-            "x.jsonl",
-            b'{"text": "a", "prompt": "a", "completion": "b"}',
-            "line 1: has a `text`, and a `prompt` and a `completion` that are not that text",
-        ),
         ("x.jsonl", b'\n{"text": ""}\n', "the corpus is empty"),
         (
             "x.jsonl.gz",

@@ -84,6 +84,15 @@ def test_gold_answers(data, name, golds):
     assert [item.gold for item in items(name, data)] == golds
 
 
+@pytest.mark.parametrize(
+    ("answer", "solution"),
+    [("1,000", r"$\boxed{1000}$"), ("C", r"\boxed{(C)}"), ("1,-2", r"$\boxed{1},\boxed{-2}$")],
+)
+def test_an_answer_may_be_spelled_otherwise_than_in_its_solution(answer, solution):
+    record = {"problem": "?", "solution": solution, "answer": answer}
+    assert BENCHMARKS["math"].item(record, 0).stated == answer
+
+
 def test_options_are_put_once_and_without_blanks():
     mathqa = {**RECORDS["mathqa"][0], "options": "a ) a ) 2 , b ) b ) 3 , c ) c"}
     mmlu = {**RECORDS["mmlu_stem"][0], "choices": ["1 ", "\n2", "3", 4]}
@@ -97,12 +106,15 @@ def test_options_are_put_once_and_without_blanks():
 def test_items_are_in_the_order_of_their_idx_without_repetition(tmp_path):
     records = [
         {**RECORDS["mawps"][0], "input": text, "idx": index}
-        for text, index in (("c?", 9), ("a?", 2), ("b?", 4), ("again?", 2))
+        for text, index in (("c?", 9), ("a?", 2), ("b?", 4), ("a?", 2))
     ]
     write_benchmark(tmp_path, "mawps", records)
     mawps = read_items(BENCHMARKS["mawps"], tmp_path)
-    assert [(item.index, item.question) for item in mawps] == [(2, "again?"), (4, "b?"), (9, "c?")]
+    assert [(item.index, item.question) for item in mawps] == [(2, "a?"), (4, "b?"), (9, "c?")]
     assert len(read_items(BENCHMARKS["mawps"], tmp_path, limit=2)) == 2
+    write_benchmark(tmp_path, "mawps", [*records, {**records[0], "input": "another?"}])
+    with pytest.raises(BenchmarkError, match=r"line 5: .* its `idx`, 9, is that of another item"):
+        read_items(BENCHMARKS["mawps"], tmp_path)
 
 
 def boxed(solution):

@@ -349,6 +349,10 @@ def test_regrading(tmp_path, data, cli):
         ('{"idx": 0}', "line 1: expected an integer `idx` and a string `completion`"),
         ('{"idx": 7, "completion": ""}', "line 1: asdiv has no item with idx 7"),
         (
+            '{"idx": 0, "completion": "2", "gold": "17"}',
+            "line 1: `gold` is '17', but that of item 0 of asdiv is '2'",
+        ),
+        (
             '{"idx": 0, "completion": "", "question": 5}',
             "completions.jsonl, line 1: expected a string as `question`, or none, got 5",
         ),

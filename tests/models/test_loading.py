@@ -97,12 +97,9 @@ def test_a_bos_that_only_the_settings_of_the_tokenizer_ask_for_is_read(
         assert [prefix(**place) for place in (*places, other)] == [bos, bos, ()]
         assert prefix(**places[0], bos="b") == (tokenizer.token_to_id("b"),)
         assert prefix(**places[0], bos="") == ()
+        (tmp_path / "config.json").write_text('{"model_type": "llama"}')
         with pytest.warns(UserWarning, match="asks for '<s>' before every document"):
-            own_tokenizers.tokenizer_of_student(
-                StudentConfig(
-                    **places[1], eos="<|endoftext|>", architecture={"model_type": "llama"}
-                )
-            )
+            own_tokenizers.tokenizer_of_student(StudentConfig(**places[0], eos="<|endoftext|>"))
     with monkeypatch.context() as patch:  # a name on the hub
         patch.setattr("transformers.utils.cached_file", lambda name, file, **_: tmp_path / file)
         assert prefix(tokenizer="an/organization") == bos

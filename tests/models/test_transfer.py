@@ -245,6 +245,7 @@ def test_the_end_of_a_text_shares_its_row_with_no_other_token(folder, cli):
     words = folder / "old", folder / "new.json", "--eos", "</s>", "--out", folder / "made"
     cli.json("transfer", *words)
     assert not (folder / "made" / "chat_template.jinja").exists()
+    assert (folder / "made").stat().st_mode == (folder / "old").stat().st_mode
     model = AutoModelForCausalLM.from_pretrained(folder / "made")
     first = new.encode("e").ids[0]  # its BOS
     assert model.config.bos_token_id == first

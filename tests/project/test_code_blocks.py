@@ -144,8 +144,8 @@ def base(tmp_path_factory, tokenizers):
         ("STUDENT", tokenizers["llama"], 2048),
         ("TEACHER", tokenizers["byte-level"], 2048),
         ("TinyLlama", tokenizers["llama"], 2048),
-        ("MODEL", tokenizers["byte-level"], 192),  # no room for long answers
-        ("runs/guided/final", tokenizers["byte-level"], 192),
+        ("MODEL", tokenizers["byte-level"], 512),  # no room for long answers
+        ("runs/guided/final", tokenizers["byte-level"], 512),
         ("runs/quickstart/naive/final", sides["student"], 256),
         ("runs/quickstart/teacher/final", sides["teacher"], 256),
     ):

@@ -209,6 +209,8 @@ def _limits_needed(
     )
     rows, _ = prepare_rows(corpus, tokenizer, data.seq_len, data.cache, show_progress=True)
     scores = MatchedScores(teacher.scores(lambda: corpus, store, show_progress=True), rows)
+    if scores.warning:
+        print(f"warning: {scores.warning}", file=sys.stderr)
     require(
         not scores.missing_documents,
         f"{scores.store.folder}: the store has no scores of {scores.missing_documents:,} documents "

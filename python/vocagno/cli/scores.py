@@ -229,6 +229,8 @@ def compare(options: Any) -> dict[str, Any] | None:
         times = sum(corpus == path or corpus in path.parents for corpus in paths)
         require(times == 1, f"--corpus: {name} is named twice, or its folder, too; name it once")
     stores = [ScoreStore(folder) for folder in options.stores]
+    for warning in filter(None, (store.warning_of_pieces() for store in stores)):
+        print(f"warning: {warning}", file=sys.stderr)
     sums_of_corpora = compare(stores, corpora)
     first, *further = sums_of_corpora.values()
     names = [str(store.folder) for store in stores]

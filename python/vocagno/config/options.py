@@ -90,7 +90,7 @@ class OptimizerConfig:
     lr: float = 8e-5
     """Highest learning rate."""
     min_lr: float = 8e-6
-    """Learning rate of the last step."""
+    """Learning rate of the last step; `constant` has none."""
     warmup_steps: int = 0
     """Steps in which the rate rises linearly to `lr`."""
     schedule: Schedule = "cosine"

@@ -50,18 +50,13 @@ def _json_document(line: bytes, where: str) -> Document:
 
 
 def document_of(fields: dict[str, Any], where: str) -> Document:
-    """Makes the document of a record: its `text`, or its `prompt` and `completion`. If it has all
-    three, the text must be the two others, one after the other.
+    """Makes the document of a record: its `text`, or its `prompt` and `completion`. A record with a
+    `text` is read by it and by nothing else: a prompt in it is learnt, too.
     Raises: CorpusError whose message begins with `where`."""
-    if "text" in fields and None in (fields.get("prompt"), fields.get("completion")):
+    if "text" in fields:
         return Document(_check_text(fields["text"], "text", where))
     prompt = _check_text(fields.get("prompt"), "prompt", where)
     completion = _check_text(fields["completion"], "completion", where)
-    if fields.get("text", prompt + completion) != prompt + completion:
-        raise CorpusError(
-            f"{where}: has a `text`, and a `prompt` and a `completion` that are not that text; "
-            "omit the one or the two"
-        )
     return Document(prompt + completion, len(prompt.encode()))
 
 
@@ -382,10 +377,7 @@ def _unreadable(name: str, error: Exception) -> CorpusError:
 
 def _columns(names: list[str], where: str) -> list[str]:
     """Returns the columns to read. Raises: CorpusError if they are missing, or there twice."""
-    pair = ["prompt", "completion"]
-    columns = ["text"] if "text" in names else pair
-    if "text" in names and {*pair} <= {*names}:
-        columns = ["text", *pair]
+    columns = ["text"] if "text" in names else ["prompt", "completion"]
     if all(names.count(name) == 1 for name in columns):
         return columns
     raise CorpusError(

@@ -22,7 +22,7 @@ class BenchmarkError(InputError):
 
 def read_items(benchmark: Benchmark, data: Path, *, limit: int | None = None) -> list[Item]:
     """Reads the items of a benchmark, in the order of their `idx`, or of the file if no record has
-    an `idx`. Of items with the same `idx`, the last is used.
+    an `idx`. An item that is there again is read once.
 
     Args:
         data: contains NAME/test.jsonl or NAME/test.jsonl.gz.
@@ -41,7 +41,9 @@ def read_items(benchmark: Benchmark, data: Path, *, limit: int | None = None) ->
             )
         index = str(record.get("idx", position))  # int() of 0.7 or true would be another's number
         try:
-            items[int(index)] = benchmark.item(record, int(index))
+            item = benchmark.item(record, int(index))
+            if items.setdefault(item.index, item) != item:
+                raise ValueError(f"its `idx`, {index}, is that of another item before it")
         except KeyError as error:
             raise BenchmarkError(f"{where}: no field {error} of {benchmark.name}") from error
         except UNREADABLE as error:

@@ -114,7 +114,9 @@ def _read_math(record: Record) -> Item:
     gold = extract_answer(solution, choice=False)
     if "answer" in record:
         stated = _field(record, "answer")
-        if normalize(stated) != gold:
+        # It may name the whole list of which the last one is in a box, or be spelled otherwise.
+        parts = {normalize(stated), *normalize(stated).split(",")}
+        if not {_compact(gold)} & set(map(_compact, parts)):
             raise ValueError(f"`answer` is {stated!r:.60}, but `solution` says {gold!r:.60}")
         return Item(_field(record, "problem"), stated, gold)
     # The normalised answer is only for the harness: it lacks units, `m` and half of `\\sec x`.
@@ -122,6 +124,11 @@ def _read_math(record: Record) -> Item:
     _, box, after_box = solution.rpartition(r"\boxed")
     stated = in_box(after_box) if box else answer_part(solution)
     return Item(_field(record, "problem"), stated, gold)
+
+
+def _compact(answer: str) -> str:
+    """Removes blanks, commas and brackets of an answer."""
+    return re.sub(r"[\s,()]", "", answer)
 
 
 def _read_svamp(record: Record) -> Item:

@@ -357,6 +357,8 @@ class Completion:
     text: str
     question: str | None
     """The question it answers, if the file has it."""
+    gold: str | None
+    """The gold answer to it, normalised, if the file has it."""
     where: str
     """File and line."""
 
@@ -365,8 +367,8 @@ def read_completions(path: Path) -> tuple[list[Completion], int]:
     """Reads completions. Returns them in the order of their `idx`, and the number of duplicates. Of
     completions with the same `idx`, the last is used.
 
-    Raises: BenchmarkError for a line without an `idx` and a `completion`, or with a `question` that
-        is not a string.
+    Raises: BenchmarkError for a line without an `idx` and a `completion`, or with a `question` or a
+        `gold` that is not a string.
     """
     completions: dict[int, Completion] = {}
     records = list(json_records(path))
@@ -376,12 +378,13 @@ def read_completions(path: Path) -> tuple[list[Completion], int]:
             raise BenchmarkError(
                 f"{where}: expected an integer `idx` and a string `completion`, got {record!r:.80}"
             )
-        question = record.get("question")
-        if not isinstance(question, str | None):
-            raise BenchmarkError(
-                f"{where}: expected a string as `question`, or none, got {question!r:.60}"
-            )
-        completions[index] = Completion(index, text, question, where)
+        question, gold = record.get("question"), record.get("gold")
+        for name, value in (("question", question), ("gold", gold)):
+            if not isinstance(value, str | None):
+                raise BenchmarkError(
+                    f"{where}: expected a string as `{name}`, or none, got {value!r:.60}"
+                )
+        completions[index] = Completion(index, text, question, gold, where)
     if not completions:
         raise BenchmarkError(f"{path}: no completions")
     return [completions[index] for index in sorted(completions)], len(records) - len(completions)
@@ -400,12 +403,19 @@ def grade(
     benchmark: Benchmark, items: list[Item], completions: list[Completion]
 ) -> Iterator[Graded]:
     """Grades completions in their order. Raises: BenchmarkError for a completion without an item,
-    before the first verdict."""
+    or with the gold answer of another one, before the first verdict."""
     items_by_index = {item.index: item for item in items}
     for completion in completions:
         if completion.index not in items_by_index:
             raise BenchmarkError(
                 f"{completion.where}: {benchmark.name} has no item with idx {completion.index}"
+            )
+        gold = items_by_index[completion.index].gold
+        if completion.gold not in (None, gold):
+            raise BenchmarkError(
+                f"{completion.where}: `gold` is {completion.gold!r:.60}, but that of item "
+                f"{completion.index} of {benchmark.name} is {gold!r:.60}: these completions answer "
+                "other questions"
             )
     with Judge() as judge:
         for completion in completions:

@@ -90,8 +90,8 @@ def token_weights(
     guidance: GuidanceConfig,
 ) -> Tensor:
     """(B, T) float32 without gradient: W(x_i) of Eq. 4 (arXiv 2503.19123), 1.0 for the tokens that
-    train the student, else 0.0. Under `alm` a token's loss is multiplied by it, and it may be
-    negative.
+    train the student, else 0.0; a share where the batch has baked weights. Under `alm` a token's
+    loss is multiplied by it, and it may be negative.
 
     Args:
         student_nll_BT: the student's loss on each token in nats, L_S (Eq. 1).

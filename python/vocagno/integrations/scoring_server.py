@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypedDict, TypeVar
 
 import numpy as np
@@ -187,7 +187,9 @@ class ServerScorer:
         """
         if self._config.protocol == "sglang":
             path = self._ask("/get_model_info", _SglangModel)["model_path"] or "?"
-            if self._config.model not in (None, path):
+            # A path there and a name here may be of one model; the last parts are compared.
+            wanted_name = self._config.model and PurePosixPath(self._config.model).name
+            if wanted_name not in (None, PurePosixPath(path).name):
                 raise ServerError(
                     f"{self.url}: has the model {path}, not {self._config.model}; correct "
                     "--teacher.model, or omit it"

@@ -37,7 +37,9 @@ def tokenizer_of_student(config: StudentConfig) -> StudentTokenizer:
     if config.model is not None:
         model_settings(config.model, "student.model")
     tokenizer = student_tokenizer(config.tokenizer_source, config.eos)
-    file, bos = _declared_bos(config.tokenizer_source)
+    # A new model has never read it, and of a name on the hub nothing more is fetched.
+    is_local = config.model is not None and Path(config.tokenizer_source).expanduser().exists()
+    file, bos = _declared_bos(config.tokenizer_source) if is_local else ("", None)
     if bos is not None and not tokenizer.spans.prefix_ids:
         warnings.warn(
             f"student: {file} asks for {bos!r} before every document (add_bos_token), but its "

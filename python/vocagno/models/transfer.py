@@ -191,11 +191,11 @@ def special_counterparts(
     """Maps each special token of a new tokenizer to the old id whose row it takes: that of the same
     role, else of the same name. Tokens with neither are omitted. Both tokenizers are transformers'.
 
-    An old token that has several roles gives its row to the new token of the first one in `ROLES`:
-    two tokens with one row would share the probability of one, so that a text of the model would
-    end in either. A BOS counts only if the old tokenizer puts it before a text: TinyLlama's with
-    the row of SmolLM2's, which begins turns of a chat, loses 0.955 nats a byte of mathematics, with
-    the mean of all rows 0.953.
+    Of several roles an old token gives its row to the new token of the first one in `ROLES`: with
+    one row for an end of text, padding and an unknown token, each would have a third of its
+    probability. A token of its name may take it again. A BOS counts only if the old tokenizer puts
+    it before a text: TinyLlama's with the row of SmolLM2's, which begins turns of a chat, loses
+    0.955 nats a byte of mathematics, with the mean of all rows 0.953.
 
     Args: config: the old model's. It names the end of a text where its tokenizer does not: a bare
         tokenizer.json.

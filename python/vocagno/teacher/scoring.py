@@ -239,6 +239,8 @@ def score_corpus(
     """Scores a corpus into a store. Existing shards are kept, and processes share the others.
 
     Args:
+        made_from: what determines the scores. Its `tokenizer`, if it has one, is the fingerprint of
+            the teacher's (`TokenSpans.fingerprint`), its `prefix` the list of ids before a text.
         load: called before the first shard is scored, so never if all shards exist.
         together: the processes that hold one teacher between them. All of them read every shard;
             the leading one writes it.
@@ -250,11 +252,8 @@ def score_corpus(
     @cache
     def teacher() -> Teacher:  # called for each shard, loaded with the first
         loaded = load()
-        reader = loaded.reader
-        has = {"tokenizer": reader.spans.fingerprint, "prefix": list(reader.prefix)}
-        for name, value in has.items():
-            if made_from.get(name, value) != value:
-                raise StoreError(f"{folder}: made_from names another {name} than the teacher has")
+        if (reader := getattr(loaded, "reader", None)) is not None:  # known scores read no text
+            _check_origin(folder, made_from, reader)
         return loaded
 
     def make(shard: CorpusShard, path: Path, advance: Advance) -> None:
@@ -279,6 +278,17 @@ def score_corpus(
     if part is None:
         check_has_losses(ScoreStore(folder), corpus.name)
     return made
+
+
+def _check_origin(folder: Path, made_from: dict[str, Any], reader: TextReader) -> None:
+    """Compares what a store is said to be made from with the teacher that makes it.
+    Raises: StoreError if tokenizer or prefix differ."""
+    for name, value in (("tokenizer", reader.spans.fingerprint), ("prefix", list(reader.prefix))):
+        if made_from.get(name, value) != value:
+            raise StoreError(
+                f"{folder}: made_from has the {name} {made_from[name]!r}, but the teacher's is "
+                f"{value!r}; correct or omit it"
+            )
 
 
 def check_has_losses(store: ScoreStore, text: str) -> None:

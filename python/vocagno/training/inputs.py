@@ -428,8 +428,10 @@ def _samples_of_rows(
 
     Args: first_document: the number that the first document of the store has in the run.
     """
-    hashes, _ = store.documents([0])  # the shard with the first documents
     numbers = [int(sample.row.documents[0]) - first_document for sample in samples]
+    hashes, _ = store.documents([0])  # usually the shard with the first documents
+    if any(number < len(hashes) and not any(hashes[number].tobytes()) for number in numbers):
+        hashes, _ = store.documents()
     return [
         sample
         for sample, number in zip(samples, numbers, strict=True)
@@ -468,7 +470,8 @@ def _warn_of_padding(config: Config, stores: Mapping[str, RowStore]) -> None:
     """Prints a warning if a step would learn much less than its rows could hold."""
     for name, store in stores.items():
         share = 1 - store.num_tokens / (len(store) * config.data.seq_len)
-        if share > _MUCH_PADDING:
+        # A single short document has nothing to be joined with.
+        if share > _MUCH_PADDING and len(store.text_hashes) > 1:
             print(
                 f"warning: data.train: {share:.0%} of the rows of {name} is padding, because each "
                 "file, and each shard of one, ends in a padded row; join small files into one, or "
