@@ -21,7 +21,7 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 BOUNDS = {
-    "lines of code of python/vocagno": 22_730,
+    "lines of code of python/vocagno": 22_722,
     "modules of python/vocagno": 151,
     "lines of code of research": 2_500,
     "lines of code of tests": 27_999,

@@ -4,7 +4,7 @@ import sys
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import mkdtemp
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from vocagno.config.arguments import CORPUS
@@ -247,8 +247,8 @@ def _write(model: Any, tokenizer: Any, folder: Path, card: str) -> None:
     from vocagno.training.checkpoint import publish_folder, written_whole
 
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # A folder of its own: one that is there may hold what a killed command left, or a user's files.
-    temporary = Path(mkdtemp(prefix=f"{folder.name}.", suffix=".tmp", dir=folder.parent))
+    # A new name: a folder that is there may hold what a killed command left, or a user's files.
+    temporary = folder.with_name(f"{folder.name}.{token_hex(8)}.tmp")
     with written_whole(temporary, str(folder)):
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)

@@ -348,7 +348,7 @@ def finish(options: Any) -> dict[str, Any]:
     refused = store.manifest.count(REFUSED)
     RefusalLimit(store.folder, len(store), options.max_refused).check(refused)
     check_has_losses(store, "its text")
-    say_omitted(store.folder, len(store), store.manifest.count(REFUSED))
+    say_omitted(store.folder, len(store), refused)
     return _counts(store)
 
 

@@ -151,26 +151,22 @@ TOKENIZER = "tokenizer.json(.gz), a folder with one, or a name that transformers
 
 def add_cache_and_max_refused(parser: Any) -> None:
     """Adds `--cache` and `--max_refused`, by default those of a run."""
-    from vocagno.config.options import DataConfig
-
-    field = DataConfig.__dataclass_fields__["cache"]
-    parser.add_argument(
-        "--cache", type=field.type, default=field.default, help="folder of the cache"
-    )
+    _add_data_option(parser, "cache", "folder of the cache")
     add_max_refused(parser)
 
 
 def add_max_refused(parser: Any) -> None:
     """Adds `--max_refused`, by default that of a run."""
+    words = "share of the documents that may be omitted (data.max_refused)"
+    _add_data_option(parser, "max_refused", words)
+
+
+def _add_data_option(parser: Any, name: str, words: str) -> None:
+    """Adds an option of `data`, with the default of a run. Args: words: its help."""
     from vocagno.config.options import DataConfig
 
-    field = DataConfig.__dataclass_fields__["max_refused"]
-    parser.add_argument(
-        "--max_refused",
-        type=field.type,
-        default=field.default,
-        help="share of the documents that may be omitted (data.max_refused)",
-    )
+    field = DataConfig.__dataclass_fields__[name]
+    parser.add_argument(f"--{name}", type=field.type, default=field.default, help=words)
 
 
 def add_scoring_teacher(parser: Any) -> None:

@@ -1,5 +1,6 @@
 """Options of the teacher: the model and how it reads a corpus, or the scores that it left."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,6 +20,8 @@ _IN_BATCHES = ("dtype", "batch_tokens", "batching")
 """Options that a server has set for itself."""
 _OF_SERVER = ("protocol", "requests")
 """Options of a teacher on a server."""
+_OF_TEXTS = ("bos", "context", "min_context", "batching")
+"""Options of a teacher that reads texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,13 +160,25 @@ class TeacherConfig:
     @property
     def warning(self) -> str | None:
         """Names the options without an effect; None if there are none."""
-        names = _OF_SERVER if self.server is None else _IN_BATCHES
+        if self.server is None:
+            return self._without_effect(_OF_SERVER, "only of teacher.server")
+        return self._without_effect(_IN_BATCHES, "of a teacher in this process")
+
+    def warning_of_rows(self, method: str) -> str | None:
+        """Names the options without an effect on a live teacher that reads the student's rows as
+        they are, as the method needs; None if there are none."""
+        reason = (
+            f"under guidance.method: {method} a live teacher reads the student's rows as they are"
+        )
+        return self._without_effect(_OF_TEXTS, reason)
+
+    def _without_effect(self, names: Sequence[str], reason: str) -> str | None:
+        """A sentence that names those of some options that are set; None if none is."""
         changed = [name for name in names if getattr(self, name) != getattr(TeacherConfig, name)]
         if not changed:
             return None
         options = ", ".join(f"teacher.{name}" for name in changed)
-        whose = "only of teacher.server" if self.server is None else "of a teacher in this process"
-        return f"{options}: without effect here: {whose}"
+        return f"{options}: without effect here: {reason}"
 
     def scores_of(self, num_corpora: int) -> list[Path | None]:
         """Returns the store of each corpus, or None for one in the cache.

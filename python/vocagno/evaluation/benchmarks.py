@@ -115,8 +115,8 @@ def _read_math(record: Record) -> Item:
     if "answer" in record:
         stated = _field(record, "answer")
         # It may name the whole list of which the last one is in a box, or be spelled otherwise.
-        parts = {normalize(stated), *normalize(stated).split(",")}
-        if not {_compact(gold)} & set(map(_compact, parts)):
+        whole = normalize(stated)
+        if _compact(gold) not in map(_compact, (whole, *whole.split(","))):
             raise ValueError(f"`answer` is {stated!r:.60}, but `solution` says {gold!r:.60}")
         return Item(_field(record, "problem"), stated, gold)
     # The normalised answer is only for the harness: it lacks units, `m` and half of `\\sec x`.

@@ -214,7 +214,7 @@ class GuidedTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         """
         facts: BatchFacts | None = inputs.pop("facts", None)
         inputs.pop(SHIFTED, None)
-        if facts is not None:  # a batch of evaluation has not been seen before
+        if facts is not None and not model.training:  # `_facts` has looked at those of training
             self._check_tokenizer(facts)
         self._check_positions(inputs["input_ids"].shape[1])
         output: StudentOutput = model(**inputs)

@@ -179,8 +179,6 @@ def discard_folder(folder: Path) -> None:
 def publish_folder(temporary: Path, final: Path) -> None:
     """Gives a finished folder its name, after all its files have reached the disk."""
     os.umask(umask := os.umask(0))  # the only way to read it
-    with suppress(OSError):
-        temporary.chmod(0o777 & ~umask)  # one of `mkdtemp` is its owner's
     for path in temporary.rglob("*"):
         if path.is_file():
             # safetensors keeps its files to their owner. Some file systems know no modes.

@@ -38,13 +38,9 @@ from vocagno.teacher.score_store import MatchedScores, ScoreStore
 from vocagno.tokens.buckets import Buckets, buckets
 from vocagno.tokens.student_tokenizer import StudentTokenizer
 from vocagno.tokens.token_spans import TokenSpans
-from vocagno.training.sample_pages import Sample, choose_samples
+from vocagno.training.sample_pages import Sample, choose_samples, samples_of_rows
 from vocagno.training.validation import check_prompts
 
-_OF_TEXTS = {
-    name: getattr(TeacherConfig, name) for name in ("bos", "context", "min_context", "batching")
-}
-"""Options of a teacher that reads texts, with their defaults."""
 _MUCH_PADDING = 0.25
 """The share of padding in the rows of a corpus above which a run warns."""
 _MANY_EPOCHS = 20
@@ -253,14 +249,8 @@ def _teacher(
     if guidance.needs_teacher and options.model is not None and options.scores is None:
         if options.mode == "live" and guidance.needs_same_vocabulary:  # it reads whole rows
             check_context(options, config.data.seq_len, "data.seq_len")
-            unread = [name for name in _OF_TEXTS if getattr(options, name) != _OF_TEXTS[name]]
-            if unread:
-                warnings.warn(
-                    f"{', '.join(f'teacher.{name}' for name in unread)}: without effect here: "
-                    f"under guidance.method: {guidance.method} a live teacher reads the student's "
-                    "rows as they are",
-                    stacklevel=2,
-                )
+            if warning := options.warning_of_rows(guidance.method):
+                warnings.warn(warning, stacklevel=2)
         else:
             teacher.check()
     return teacher
@@ -420,25 +410,6 @@ def _live_texts(corpora: _Corpora, rows: MixedRows) -> MixedPieces[tuple[str, in
     return MixedPieces(sources, rows.document_ends)
 
 
-def _samples_of_rows(
-    samples: Sequence[Sample], store: RowStore, first_document: int
-) -> list[Sample]:
-    """Omits the samples whose text is not that of the rows' document with their number, by
-    which their scores are found.
-
-    Args: first_document: the number that the first document of the store has in the run.
-    """
-    numbers = [int(sample.row.documents[0]) - first_document for sample in samples]
-    hashes, _ = store.documents([0])  # usually the shard with the first documents
-    if any(number < len(hashes) and not any(hashes[number].tobytes()) for number in numbers):
-        hashes, _ = store.documents()
-    return [
-        sample
-        for sample, number in zip(samples, numbers, strict=True)
-        if number < len(hashes) and hashes[number].tobytes() == text_hash(sample.text)
-    ]
-
-
 def _shares(config: Config, stores: Mapping[str, RowStore]) -> str:
     """A sentence on how much of each corpus the run reads."""
     counts = row_counts(config.data.corpora)
@@ -509,7 +480,7 @@ def _samples(corpora: _Corpora, rows: MixedRows, tokenizer: StudentTokenizer) ->
         first_document = rows.first_document(number)
         documents = choose_samples(corpora[name], tokenizer, config.data.seq_len, first_document)
         if config.data.rows is not None:
-            documents = _samples_of_rows(documents, store, first_document)
+            documents = samples_of_rows(documents, store, first_document)
         require(
             bool(documents) or config.train.sample_every is None,
             f"train.sample_every: the first documents of {name} are empty, or not those of "

@@ -13,9 +13,9 @@ from vocagno.alignment.mapping import Reason, align
 from vocagno.config.guidance import GuidanceConfig
 from vocagno.config.options import DataConfig, StudentConfig
 from vocagno.config.teacher import TeacherConfig
-from vocagno.data.corpus import Corpus
+from vocagno.data.corpus import Corpus, text_hash
 from vocagno.data.prepare import at_character
-from vocagno.data.rows import Row, cut_rows, join_documents
+from vocagno.data.rows import Row, RowStore, cut_rows, join_documents
 from vocagno.errors import InputError, require
 from vocagno.guidance.batch import GuidedBatch
 from vocagno.guidance.collator import Collator, line_ends, with_live_losses
@@ -89,6 +89,25 @@ def choose_samples(
         if len(samples) == DOCUMENTS:
             break
     return samples
+
+
+def samples_of_rows(
+    samples: Sequence[Sample], store: RowStore, first_document: int
+) -> list[Sample]:
+    """Omits the samples whose text is not that of the rows' document with their number, by
+    which their scores are found.
+
+    Args: first_document: the number that the first document of the store has in the run.
+    """
+    numbers = [int(sample.row.documents[0]) - first_document for sample in samples]
+    hashes, _ = store.documents([0])  # usually the shard with the first documents
+    if any(number < len(hashes) and not any(hashes[number].tobytes()) for number in numbers):
+        hashes, _ = store.documents()
+    return [
+        sample
+        for sample, number in zip(samples, numbers, strict=True)
+        if number < len(hashes) and hashes[number].tobytes() == text_hash(sample.text)
+    ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
